@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Self, TextIO
 
-from algorun.common.free_ports import free_ports
+from algorun.common.free_ports import hold as hold_port
 
 ROOT = Path(__file__).resolve().parents[2]
 LIMIT_S = 120
@@ -117,7 +117,9 @@ class Ranks:
         hold: str | None = None,
         **environ: str,
     ) -> None:
-        self.base, world, port = base, hosts * slots, free_ports("127.0.0.1", 1)[0]
+        self.base, world = base, hosts * slots
+        self._port = hold_port("127.0.0.1")  # from all tests beside this one
+        port = self._port.getsockname()[1]
         self.processes, self.logs = [], []
         for rank in range(world):
             host = base / f"host{rank // slots}"
@@ -162,12 +164,14 @@ class Ranks:
         for process in self.processes:
             process.join(max(deadline - time.monotonic(), 0))
         assert not any(process.is_alive() for process in self.processes), self.text()
+        self._port.close()
         return [process.exitcode for process in self.processes]
 
     def kill(self) -> None:
         for process in self.processes:
             process.kill()
             process.join()
+        self._port.close()
 
     def __enter__(self) -> Self:
         return self

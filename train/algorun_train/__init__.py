@@ -1,4 +1,4 @@
-"""Training: the entrypoints `ddp`, `pipeline` and `mpi-basics`, and the library `parallel` for models in stages.
+"""Training: the entrypoints `ddp`, `pipeline`, `mpi-basics` and `measure`, and the library `parallel` for models in stages.
 
 Any launcher starts an entrypoint: `python -m algorun_train.jobs.ddp --key value ..`.
 Rooms, upper ones import lower ones: `jobs`; `checkpoint`; `loop`; `data`, `models`; `options`; `parallel`; `ranks`; `common`.

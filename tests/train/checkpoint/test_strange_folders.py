@@ -13,7 +13,7 @@ from algorun_train.checkpoint.finished import Artifact
 from algorun_train.checkpoint.folder_check import check_artifacts, check_checkpoints
 from algorun_train.checkpoint.shard_reader import Restored, ShardReader
 from algorun_train.checkpoint.shard_saver import ShardSaver
-from algorun_train.checkpoint.shards import Save, Shard, ShardStore, lacking
+from algorun_train.checkpoint.shards import Save, Shard, ShardStore, lacking, model_state
 from algorun_train.checkpoint.state_file import JobRecord, compatible
 from algorun_train.common.errors import UserError
 from algorun_train.loop.progress import LoopProgress, Position
@@ -201,17 +201,78 @@ def test_a_checkpoint_of_a_newer_version_is_refused_and_never_removed(tmp_path):
     assert not (tmp_path / "step-00000007").exists()
 
 
-@pytest.mark.parametrize("where", ["model", "optimizer"])
-def test_a_checkpoint_that_holds_nan_is_refused(tmp_path, where):
-    made = state(1.0, exp_avg=torch.zeros(3))
+def write_diverged(root: Path, step: int, where: str = "model") -> Path:
+    """A checkpoint that holds NaN in a weight or in a moment; returns its folder."""
+    made = state(1.0, step, exp_avg=torch.zeros(3))
     tensors = made["model"] if where == "model" else made["optimizer"]["w"]
     tensors["w" if where == "model" else "exp_avg"][1] = torch.nan
-    ShardStore(tmp_path, 1).write(Save(1.0, 1, 1), 0, made)
-    what = "w" if where == "model" else "exp_avg of w"
+    store = ShardStore(root, 1)
+    return store.path(store.write(Save(step, step, 1), 0, made)).parent
+
+
+@pytest.mark.parametrize(("where", "what"), [("model", "w"), ("optimizer", "exp_avg of w")])
+def test_a_checkpoint_that_holds_nan_is_passed_over_for_the_one_before(tmp_path, where, what):
+    write(tmp_path, 7)
+    diverged = [write_diverged(tmp_path, step, where) for step in (9, 8)]
+    found, said = resume(tmp_path)
+    assert found.progress.position.step == 7
+    assert said[:2] == [
+        f"warning: checkpoint {each} is passed over: it holds NaN in {what} (part-0000-of-0001.pt)" for each in diverged
+    ]
+    with pytest.warns(UserWarning, match=rf"step-0000000[89] is passed over: it holds NaN in {what}"):
+        assert model_state(tmp_path)["w"].tolist() == [7.0] * 3
+    save(tmp_path, 8)
+    assert step_of(tmp_path) == 8, "the job that goes on saves over it"
+
+
+def test_a_job_that_goes_on_keeps_good_checkpoints_and_removes_those_with_nan(tmp_path):
+    """Also with the job's own: a run of good and broken ones is pruned to the two newest good ones."""
+    for step in (6, 7):
+        write(tmp_path, step)
+    for step in (8, 9):
+        write_diverged(tmp_path, step)
+    found, _ = resume(tmp_path)
+    saver = ShardSaver(ShardStore(tmp_path, 2), ALONE, print)
+    saver.go_on_from(found.save, found.passed_over)
+    saver.save(8, 1, {0: state(8, 8)})
+    saver.finish()
+    kept = {shard.save.step for shard in ShardStore(tmp_path, 2).found()[0]}
+    assert (kept, step_of(tmp_path)) == ({7, 8}, 8)
+    shutil.rmtree(tmp_path / "step-00000008")
+    assert step_of(tmp_path) == 7
+
+
+def test_where_all_checkpoints_hold_nan_the_newest_is_named(tmp_path):
+    write_diverged(tmp_path, 1)
+    write_diverged(tmp_path, 2)
     with pytest.raises(
-        UserError, match=rf"step-00000001 holds NaN in {what}: training had diverged before it was saved; fix"
+        UserError,
+        match=r"step-00000002 holds NaN in w \(part-0000-of-0001.pt\): training had diverged before it was saved",
     ):
         resume(tmp_path)
+    refused = pytest.raises(UserError, match="step-00000002 is passed over: it holds NaN in w")
+    with pytest.warns(UserWarning, match="is passed over"), refused:
+        model_state(tmp_path)
+
+
+@pytest.mark.parametrize("count", [2, 3])
+def test_all_ranks_pass_over_a_checkpoint_of_which_one_shard_holds_nan(tmp_path, count):
+    store = ShardStore(tmp_path, 2)
+    for step in (3, 4):
+        for number in range(2):
+            made = state(step, step) | {
+                "model": {f"w{number}": torch.full((3,), torch.nan if step + number == 5 else 1.0)}
+            }
+            store.write(Save(step, step, 2), number, made | {"optimizer": {}})
+
+    def ranks(comm: Communicator) -> tuple[int, list[str]]:
+        said: list[str] = []
+        reader = ShardReader(store, comm, lambda text: said.append(str(text)))
+        return reader.newest(IDENTITY, lambda name: True).progress.position.step, said
+
+    rows = as_ranks(count, ranks)
+    assert {step for step, _ in rows} == {3}
+    assert all("step-00000004 is passed over: it holds NaN in w1 (part-0001-of-0002.pt)" in said[0] for _, said in rows)
 
 
 def test_infinity_and_whole_numbers_are_no_nan(tmp_path):
@@ -314,13 +375,13 @@ def test_values_that_cannot_be_compared_are_refused(tmp_path):
 def test_a_note_about_an_artifact_holds_for_its_own_checkpoint_alone(tmp_path):
     one, other = Save(1.5, 8, 2), Save(1.75, 8, 2)
     artifact = Artifact("job-1", {"merge": False})
-    assert finished.read(tmp_path, one) is None
+    assert finished.read_artifact(tmp_path, one) is None
     finished.write(tmp_path, one, artifact)
-    assert finished.read(tmp_path, one) == artifact
-    assert finished.read(tmp_path, other) is None
+    assert finished.read_artifact(tmp_path, one) == artifact
+    assert finished.read_artifact(tmp_path, other) is None
     for text in ("", "[]", '{"format": 1}', '{"format": 2}', "[" * 100_000):
         (tmp_path / finished.FILE).write_text(text)
-        assert finished.read(tmp_path, one) is None
+        assert finished.read_artifact(tmp_path, one) is None
     assert ShardStore(tmp_path, 1).found() == ([], [])
 
 

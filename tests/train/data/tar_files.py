@@ -71,7 +71,9 @@ def spoil(tars: Path, name: str) -> str:
 
 
 def source(*args: str) -> image_data.ImageData:
-    config = option_parser.read(DdpJobOptions, ["--image-size", "8", "--workers", "2", "--augment", "none", *args])
+    config = option_parser.read_options(
+        DdpJobOptions, ["--image-size", "8", "--workers", "2", "--augment", "none", *args]
+    )
     return image_data.load(
         config, folders.find_folders(config, {}, Path.is_dir), Communicator(World(), torch.device("cpu"))
     )

@@ -55,6 +55,7 @@ def test_skipped_images_of_the_validation_split_count_neither_as_right_nor_as_wr
     assert "36 training and 35 validation images" in text
 
 
+@pytest.mark.slow
 def test_all_ranks_skip_what_one_of_them_found(ranks, folder, tmp_path):
     """In a pipeline only the first stage reads images, and only the last one labels."""
     for name, jobs in (("ddp", "algorun_train.jobs.ddp"), ("pipeline", "algorun_train.jobs.pipeline")):

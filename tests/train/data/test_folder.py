@@ -51,7 +51,7 @@ def test_without_inputs_batches_are_the_same_but_for_what_is_in_the_images(chann
     """What ranks of a pipeline get that are not its first: the files may be gone, or on a slow disk."""
     train, validation = channels
     given = ["--cache-mb", "0", "--image-size", "8", "--augment", "shift", "--workers", "1"]
-    config = option_parser.read(DdpJobOptions, [*given, "--train", str(train), "--validation", str(validation)])
+    config = option_parser.read_options(DdpJobOptions, [*given, "--train", str(train), "--validation", str(validation)])
     full = image_data.load(
         config, folders.find_folders(config, {}, Path.is_dir), Communicator(World(), torch.device("cpu"))
     )

@@ -76,6 +76,7 @@ class StopAtPoll:
         return StopVerdict(stop=self.left == 0)
 
 
+@pytest.mark.slow
 def test_a_stop_at_any_moment_ends_bit_identical_once_resumed(alone, tmp_path, monkeypatch):
     folder = write_images(tmp_path / "train", ["a", "b"], 20)
     args = [*once([*SMALL, "--epochs", "2", "--batch-size", "2", "--accumulation", "4"]), "--train", str(folder)]
@@ -141,7 +142,7 @@ runpy.run_module("algorun_train.jobs.{}", run_name="__main__", alter_sys=True)
 
 
 # The stop is the same in `pipeline`.
-@pytest.mark.slow(but=["ddp-options0"])
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("job", "options"),
     [("ddp", SMALL), ("pipeline", ["--width", "16", "--depth", "1", "--context", "16", "--batch-size", "2"])],

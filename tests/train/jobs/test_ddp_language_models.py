@@ -45,7 +45,7 @@ def test_a_language_model_learns_and_is_written_as_a_folder(alone, tmp_path, kin
 
 
 # Shares resume in test_ddp_sharded.py.
-@pytest.mark.slow(but=["1"])
+@pytest.mark.slow
 @pytest.mark.parametrize("shards", ["1", "2"])
 def test_a_resumed_language_model_has_the_same_bits_and_reads_no_first_weights(ranks, tmp_path, shards):
     folder, text = write_language_model(tmp_path / "gpt2", "gpt2"), write_text(tmp_path / "text", 120)

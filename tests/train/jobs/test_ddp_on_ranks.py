@@ -194,6 +194,7 @@ def test_a_loss_that_is_no_number_ends_all_ranks_with_an_error(ranks):
     assert not list((run.base / "host0" / "checkpoints").glob("step-*"))
 
 
+@pytest.mark.slow
 def test_an_artifact_may_take_longer_than_a_collective(ranks):
     run = ranks(1, 2, *PLAIN, program=str(ROOT / "tests" / "train" / "programs" / "slow_artifact.py"))
     assert run.codes() == [0, 0], run.text(1)

@@ -53,14 +53,14 @@ PARTS = {f"{start + 1} of 7": ("float64", DENSE[start::7]) for start in range(7)
 INSIDE = 1e-6  # some families compute a part in float32 whatever their weights are: norms (Gemma), states (Mamba), attention (GPT-Neo)
 NO_DROPOUT = dict.fromkeys(
     ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout", "hidden_dropout", "dropout", "embed_dropout",
-     "resid_dropout", "activation_dropout", "embedding_dropout"), 0.0)  # fmt: skip
+     "resid_dropout", "residual_dropout", "activation_dropout", "embedding_dropout"), 0.0)  # fmt: skip
 VOCABULARY = 300
 
 
-def write(folder, kind):
+def write(folder, kind, **changes):
     known = tiny_model(kind, CLASSES[kind]).config.to_dict()
     off = {key: value for key, value in NO_DROPOUT.items() if isinstance(known.get(key), float)}
-    tiny_model(kind, CLASSES[kind], vocab_size=VOCABULARY, **off).save_pretrained(folder)
+    tiny_model(kind, CLASSES[kind], vocab_size=VOCABULARY, **(off | changes)).save_pretrained(folder)
     return write_tokenizer(folder)
 
 

@@ -103,6 +103,7 @@ def test_killed_and_started_again_it_ends_bit_identical(start, uninterrupted):
     ]
 
 
+@pytest.mark.slow
 def test_it_goes_on_in_other_layouts_as_if_nothing_had_been(start, uninterrupted):
     often = {"checkpoint-interval-s": 0.001, "keep-checkpoints": 3}
     run = start(4, SPLIT, CLIPPED, often)

@@ -17,16 +17,28 @@ OPTIONS = ["--epochs", "2", "--context", "16", "--lr", "0.01", "--gamma", "1"]
 
 
 # A model's cut and a layout are independent of each other.
-@pytest.mark.slow(but=["2"])
-@pytest.mark.parametrize("shards", [1, 2])
-def test_stages_have_the_losses_of_ddp_which_goes_on_from_them(ranks, alone, tmp_path, shards):
+@pytest.mark.slow(but=["2-2"])
+@pytest.mark.parametrize(("stages", "shards"), [(2, 1), (2, 2), (1, 2)])
+def test_stages_have_the_losses_of_ddp_which_goes_on_from_them(ranks, alone, tmp_path, stages, shards):
     """Tied weights and their moments lie in two stages; ddp reads them from the hosts' shards."""
     folder, text = write_language_model(tmp_path / "gpt2", "gpt2", **NO_DROPOUT), write_text(tmp_path / "text", 60)
     words = [*OPTIONS, "--train", str(text), "--batch-size", "8"]
     alone(*words, "--model", str(folder))
-    own = ["--epochs", "1", "--pp", "2", "--shard", "all", "--batch-size", str(8 // shards), "--clip-norm", "1000"]
-    run = ranks(2, shards, *once([*words, *own]), program=PIPELINE, SM_CHANNEL_MODEL=str(folder))
-    assert run.codes() == [0, 0] * shards, run.text()
+    own = [
+        "--epochs",
+        "1",
+        "--pp",
+        str(stages),
+        "--shard",
+        "all",
+        "--batch-size",
+        str(8 // shards),
+        "--clip-norm",
+        "1000",
+    ]
+    per_host = stages * shards // 2
+    run = ranks(2, per_host, *once([*words, *own]), program=PIPELINE, SM_CHANNEL_MODEL=str(folder))
+    assert run.codes() == [0, 0] * per_host, run.text()
     assert f"channel 'model': {folder}: 29 of 29 tensors taken from model.safetensors" in run.text()
     assert "sequences of 16 tokens" in run.text()
     for host in range(2):

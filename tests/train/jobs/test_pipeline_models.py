@@ -88,6 +88,7 @@ def test_images_go_through_a_vit(ranks):
     assert "images_per_s" in first
 
 
+@pytest.mark.slow
 def test_images_from_files_train_as_from_memory_and_only_the_first_stage_decodes_them(ranks, tmp_path):
     """On the second host, which has the last stage, every file breaks off in the middle of its image."""
     table = {"model": "vit", "width": 16, "depth": 2, "heads": 2, "image-size": 8, "epochs": 2, "batch-size": 8}

@@ -58,6 +58,7 @@ def test_a_partition_is_profiled_used_again_edited_and_refused_for_another_model
     assert "'block.9' is no unit" in refused(start(2, plain))
 
 
+@pytest.mark.slow
 def test_a_model_that_does_not_fit_is_refused_with_the_memory_that_it_needs(start, tmp_path):
     file = tmp_path / "partition.json"
     heavy = {**SPLIT, "epochs": 1, "width": 64, "context": 4}  # more in weights than in activations

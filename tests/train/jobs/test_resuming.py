@@ -28,7 +28,7 @@ OTHERS = {"lr": "0.5", "gamma": "0.5", "clip_norm": "1", "precision": "bf16", "a
 
 
 def asked(*words: str, ranks: int = 1, job: str = "", kind: type = DdpJobOptions) -> Resuming:
-    options = option_parser.read(kind, ["--epochs", "2", *words])
+    options = option_parser.read_options(kind, ["--epochs", "2", *words])
     training = training_values(options, Batching(options.batch_size, options.accumulation, 0, ranks), {"images": "a"})
     return Resuming(options, training, Artifact(job, values_of(options, {OnResume.ARTIFACT})), 100)
 
@@ -136,7 +136,7 @@ OF_INPUTS = {
 
 def test_what_an_option_decides_is_in_the_identity():
     def identity(*words):
-        options = option_parser.read(DdpJobOptions, list(words))
+        options = option_parser.read_options(DdpJobOptions, list(words))
         found = EmbeddedModel(options, ["a", "b"], options.image_size or 8).identity
         return {**found, "seed": options.seed, "optimizer": options.optimizer}
 

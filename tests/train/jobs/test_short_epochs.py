@@ -3,7 +3,7 @@
 import pytest
 
 from algorun_train.data.sampler import Batching
-from algorun_train.jobs.short_epochs import short_epoch
+from algorun_train.jobs.skeleton import short_epoch
 from tests.train.training_runs import DDP, Ranks, write_images
 
 PIPELINE = "algorun_train.jobs.pipeline"
@@ -50,6 +50,7 @@ def test_no_sample_is_counted_for_a_rank_that_has_none():
         assert (f"{idle} of the 4 ranks" in said) == (idle > 0), (count, idle, said)
 
 
+@pytest.mark.slow
 def test_two_ranks_of_a_job_print_it_once(tmp_path):
     folder = write_images(tmp_path / "train", ["a", "b"], 10)
     begin = "warning: an epoch is 1 step: 18 training images, and a global batch of 128 (64 per "

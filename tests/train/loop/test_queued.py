@@ -44,7 +44,7 @@ def gpu():
 
 
 def images(*argv):
-    config = option_parser.read(DdpJobOptions, ["--image-size", str(SIDE), "--batch-size", str(BATCH), *argv])
+    config = option_parser.read_options(DdpJobOptions, ["--image-size", str(SIDE), "--batch-size", str(BATCH), *argv])
     return config, image_data.load(config, folders.find_folders(config, {}, Path.is_dir), COMM)
 
 

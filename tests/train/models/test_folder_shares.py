@@ -12,7 +12,13 @@ from tests.train.training_runs import TRANSFORMERS, Ranks, load_once
 
 load_once(*TRANSFORMERS, "transformers.models.vit.modeling_vit", "tokenizers", "torch.profiler")
 PROGRAM = str(Path(__file__).parents[1] / "programs" / "folder_shares.py")
-LARGE = {"hidden_size": 256, "intermediate_size": 512, "num_hidden_layers": 6}
+LARGE = {
+    "hidden_size": 256,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 4,
+    "intermediate_size": 512,
+    "num_hidden_layers": 6,
+}
 CASES = {
     "own files": ("llama", 4, "all"),
     "sent by rank 0": ("llama", 2, "first"),
@@ -22,6 +28,9 @@ CASES = {
     "random": ("random", 4, "first"),
     "new head": ("vit", 2, "all"),
     "new head, sent": ("vit", 4, "first"),
+    "in parts": ("llama", 1, "all", 4),
+    "in parts, sent": ("llama", 1, "first", 2),
+    "shares of parts": ("llama", 2, "all", 2),
 }
 
 
@@ -49,7 +58,10 @@ def found(tmp_path_factory):
     (write_language_model(base / "random", **LARGE) / "model.safetensors").unlink()
     tie(write_language_model(base / "two"))
     write_vit(base / "vit")
-    words = {case: f"{base / kind},{shards},{hosts}" for case, (kind, shards, hosts) in CASES.items()}
+    words = {
+        case: ",".join(map(str, (base / kind, shards, hosts, *(tp or [1]))))
+        for case, (kind, shards, hosts, *tp) in CASES.items()
+    }
     run = Ranks(base / "run", 1, 4, list(words.values()), program=PROGRAM)
     try:
         assert run.codes() == [0, 0, 0, 0], run.text()
@@ -67,7 +79,7 @@ def test_shares_have_the_bits_of_one_process(found, case):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("case", ["own files", "sent by rank 0"])
+@pytest.mark.parametrize("case", ["own files", "sent by rank 0", "in parts", "in parts, sent", "shares of parts"])
 def test_loading_needs_a_share_and_one_tensor(found, case):
     assert found[case]["peak"] < 1.02
 

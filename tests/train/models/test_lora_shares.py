@@ -45,12 +45,14 @@ def found(tmp_path_factory):
     return {case: {k: float(v) for k, v in re.findall(r"(\w+)=(\S+)", line)} for case, line in rows.items()}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", CASES)
 def test_shares_have_the_bits_of_one_process(found, case):
     assert found[case]["adapters"] > 0
     assert found[case]["differ"] == 0
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", ["four shares", "two replicas"])
 def test_a_rank_needs_its_share_and_one_tensor(found, case):
     assert found[case]["peak"] < 1.1

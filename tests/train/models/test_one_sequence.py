@@ -42,6 +42,7 @@ def test_a_forward_pass_takes_no_value_and_computes_the_same(kind):
     assert (theirs.taken > 0, ours.taken) == (True, 0)
 
 
+@pytest.mark.slow
 def test_compiled_attention_is_causal_without_a_mask():
     model = LanguageModel(tiny_model("llama", FAMILIES["llama"]).eval())
     found = torch._dynamo.explain(model)(ROWS)

@@ -39,7 +39,7 @@ def words(given: dict[str, object], encoding: str) -> list[str]:
 
 
 def read(*argv: str) -> DdpJobOptions:
-    return option_parser.read(DdpJobOptions, list(argv))
+    return option_parser.read_options(DdpJobOptions, list(argv))
 
 
 def refusal(*argv: str) -> str:
@@ -63,7 +63,7 @@ def from_toml(folder: Path, text: str, encoding: str = "utf-8") -> DdpJobOptions
 )  # fmt: skip
 def test_a_value_means_the_same_in_all_encodings(encoding, key, value):
     name = {"b": "batch_size"}.get(key, key.replace("-", "_"))
-    found = getattr(option_parser.read(DdpJobOptions, words({key: value}, encoding)), name)
+    found = getattr(option_parser.read_options(DdpJobOptions, words({key: value}, encoding)), name)
     assert found == (Path(value) if name == "model_dir" else value)
     assert isinstance(found, bool) == isinstance(value, bool)
 
@@ -73,7 +73,7 @@ def test_a_value_means_the_same_in_all_encodings(encoding, key, value):
     "key", ["lr", "compile", "checkpoint_dir", "model", "lora_targets", "epochs", "matmul_precision", "config"]
 )
 def test_none_is_the_default_in_all_encodings(encoding, key):
-    assert option_parser.read(DdpJobOptions, words({key: None}, encoding)) == DdpJobOptions()
+    assert option_parser.read_options(DdpJobOptions, words({key: None}, encoding)) == DdpJobOptions()
 
 
 @pytest.mark.parametrize("encoding", [name for name in ENCODINGS if name != "json"])
@@ -85,13 +85,13 @@ def test_none_is_not_taken_for_a_default_where_it_may_mean_a_choice(encoding):
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_an_empty_text_is_the_default(encoding):
-    assert option_parser.read(DdpJobOptions, words({"init_from": ""}, encoding)) == DdpJobOptions()
+    assert option_parser.read_options(DdpJobOptions, words({"init_from": ""}, encoding)) == DdpJobOptions()
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
 def test_a_list_of_modules_is_read_as_the_words_that_it_holds(encoding):
     given = words({"lora_targets": ["q_proj", "v_proj"], "lora": 2}, encoding)
-    assert option_parser.read(DdpJobOptions, given).lora_targets == "q_proj,v_proj"
+    assert option_parser.read_options(DdpJobOptions, given).lora_targets == "q_proj,v_proj"
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS)
@@ -258,7 +258,7 @@ def test_mp_parameters_without_an_end_are_refused():
 @pytest.mark.parametrize("encoding", ["json", "v3", "v3 driver"])
 def test_mp_parameters_arrive_as_a_table(encoding):
     given = words({"mp_parameters": {"partitions": 2, "microbatches": 4, "ddp": True}}, encoding)
-    options, _ = mp_parameters.apply(option_parser.read(PipelineJobOptions, given))
+    options, _ = mp_parameters.apply(option_parser.read_options(PipelineJobOptions, given))
     assert (options.pp, options.microbatches) == (2, 4)
 
 
@@ -267,4 +267,4 @@ def test_mp_parameters_in_pythons_notation_are_refused():
     with pytest.raises(
         UserError, match='mp_parameters: not JSON: .*; fix: a JSON object such as {"partitions": 2}, or'
     ):
-        mp_parameters.apply(option_parser.read(PipelineJobOptions, given))
+        mp_parameters.apply(option_parser.read_options(PipelineJobOptions, given))

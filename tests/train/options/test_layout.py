@@ -37,6 +37,8 @@ def laid_out(world, wishes=None, **options):
         (4, {"pp": 4, "schedule": "zbv"}, Grid(1, 4), "zbv", 8, 16, 2),
         (4, {"pp": 4, "schedule": "dualpipev", "microbatches": 8}, Grid(1, 4), "dualpipev", 8, 8, 4),
         (2, {"batch_size": 30, "microbatches": 5}, Grid(1, 2), "1f1b", 2, 5, 6),
+        (8, {"tp": 2}, Grid(2, 2, tensor=2), "1f1b", 2, 8, 4),
+        (2, {"tp": 2}, Grid(1, 1, tensor=2), "1f1b", 1, 4, 8),
     ],
 )  # fmt: skip
 def test_options_become_a_layout(world, options, grid, name, stages, microbatches, microbatch):
@@ -48,6 +50,8 @@ def test_options_become_a_layout(world, options, grid, name, stages, microbatche
 def test_a_layout_in_words():
     text = "2 pipelines of 2 ranks (spread), 4 stages, schedule interleaved, 8 microbatches of 4"
     assert str(laid_out(4, pp=2, schedule="interleaved", placement="spread")) == text
+    text = "2 pipelines of 2 tensor groups (cluster), 2 stages, schedule 1f1b, 8 microbatches of 4"
+    assert str(laid_out(8, pp=2, tp=2)) == text
 
 
 @given(
@@ -81,6 +85,8 @@ def test_left_alone_there_are_as_many_microbatches_as_are_worth_it(pp, batch):
     ("world", "options", "message"),
     [
         (6, {"pp": 4}, "option --pp: 4 does not divide the job's 6 ranks; allowed: 1, 2, 3, 6; fix: .*"),
+        (6, {"tp": 4}, "option --tp: 4 does not divide the 6 ranks; allowed: 1, 2, 3, 6; fix: .*"),
+        (8, {"tp": 2, "pp": 8}, "option --pp: 8 does not divide the job's 4 tensor groups; allowed: 1, 2, 4; fix: .*"),
         (4, {"pp": 1, "chunks": 2}, "option --chunks: 2 with one rank per pipeline; allowed: 1; fix: a larger --pp"),
         (2, {"chunks": 2}, "option --chunks: 2 with --schedule 1f1b; allowed: 1; fix: --schedule interleaved"),
         (2, {"chunks": 2, "schedule": "simple"}, "option --chunks: 2 with --schedule simple; allowed: 1; fix: .*"),

@@ -12,7 +12,7 @@ from algorun_train.options.job_options import DdpJobOptions, PipelineJobOptions
 
 
 def read(*argv: str) -> DdpJobOptions:
-    return option_parser.read(DdpJobOptions, list(argv))
+    return option_parser.read_options(DdpJobOptions, list(argv))
 
 
 def refusal(*argv: str) -> str:
@@ -119,17 +119,17 @@ def matmul_precision():
 
 def test_the_precision_of_matrix_products_is_torchs_own_unless_given(matmul_precision):
     torch.set_float32_matmul_precision("medium")
-    skeleton.set_numerics(option_parser.read(DdpJobOptions, []))
+    skeleton.set_numerics(option_parser.read_options(DdpJobOptions, []))
     assert matmul_precision() == "medium"
-    assert skeleton.numerics(option_parser.read(DdpJobOptions, []), torch.device("cpu")) == "fp32 on cpu"
+    assert skeleton.numerics(option_parser.read_options(DdpJobOptions, []), torch.device("cpu")) == "fp32 on cpu"
     for config in (DdpJobOptions, PipelineJobOptions):
-        given = option_parser.read(config, ["--matmul-precision", "high"])
+        given = option_parser.read_options(config, ["--matmul-precision", "high"])
         skeleton.set_numerics(given)
         assert matmul_precision() == "high"
         torch.set_float32_matmul_precision("highest")
     assert skeleton.numerics(given, torch.device("cuda")) == "fp32, matrix products in high precision on cuda"
     with pytest.raises(UserError, match="--matmul-precision: 'tf32' .* allowed: highest, high, medium"):
-        option_parser.read(DdpJobOptions, ["--matmul-precision", "tf32"])
+        option_parser.read_options(DdpJobOptions, ["--matmul-precision", "tf32"])
 
 
 @pytest.mark.parametrize(
@@ -145,7 +145,7 @@ def test_bf16_on_a_gpu_without_units_for_it_is_a_warning(precision, device, has_
     """torch computes bf16 on a T4 and a V100 too, by way of fp32."""
     monkeypatch.setattr(torch.cuda, "is_bf16_supported", lambda including_emulation: has_units or including_emulation)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda device: "Tesla T4")
-    given = option_parser.read(DdpJobOptions, ["--precision", precision])
+    given = option_parser.read_options(DdpJobOptions, ["--precision", precision])
     said = skeleton.precision_warning(given, torch.device(device))
     assert said.startswith("warning: option --precision: Tesla T4 has no units for bf16") is warned
     assert bool(said) is warned

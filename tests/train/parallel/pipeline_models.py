@@ -88,6 +88,12 @@ def in_place() -> nn.Sequential:
     return nn.Sequential(nn.Linear(WIDTH, WIDTH), *layers, nn.Linear(WIDTH, CLASSES))
 
 
+def bare() -> nn.Sequential:
+    """With one layer in each stage, the second one has no weight."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.Tanh(), nn.Linear(WIDTH, WIDTH), nn.Linear(WIDTH, CLASSES))
+
+
 class ByHand:
     """A `Cutting` that somebody wrote for a model of his own: one segment for each layer."""
 
@@ -103,7 +109,7 @@ class ByHand:
         )  # fmt: skip
         self.output = (TensorSpec((rows, CLASSES), torch.float32),)
 
-    def stage(self, begin: int, end: int) -> nn.Module:
+    def stage(self, begin: int, end: int, change: object = None) -> nn.Module:
         stage = nn.Sequential()
         for number in range(begin, end):
             stage.add_module(str(number), self._model[number])
@@ -120,7 +126,14 @@ def made(kind: str) -> nn.Module:
             parameter.data.mul_(5)
         return model
     torch.manual_seed(0)
-    return {"convnet": Convnet, "squares": Squares, "thrice": Thrice, "hand": layered, "in place": in_place}[kind]()
+    return {
+        "convnet": Convnet,
+        "squares": Squares,
+        "thrice": Thrice,
+        "hand": layered,
+        "bare": bare,
+        "in place": in_place,
+    }[kind]()
 
 
 def batch(kind: str, samples: int, number: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -143,4 +156,4 @@ def score(output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
 
 def tuned(parameters: Any) -> torch.optim.Optimizer:
     """Not Adam: it makes whole steps of gradients that are zero but for rounding (those of attention's key bias)."""
-    return torch.optim.SGD(parameters, lr=0.05, momentum=0.9)
+    return torch.optim.SGD([{"params": list(parameters)}], lr=0.05, momentum=0.9)  # a stage may have none

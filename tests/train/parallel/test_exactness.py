@@ -48,6 +48,7 @@ CUT = [Case("gpt", name, 1, 2, 4, chunks, clip=0.1) for name, chunks in CHUNKS.i
     Case("convnet", "1f1b", 1, 4, 4),
     Case("convnet", "interleaved", 1, 2, 4, 2),
     Case("convnet", "zero-bubble", 1, 2, 4, 1),
+    Case("bare", "1f1b", 1, 4, 4, clip=0.05),
 ]
 TIED = [
     *(Case("tied gpt", name, 1, 2, 4, chunks, clip=0.1) for name, chunks in CHUNKS.items()),

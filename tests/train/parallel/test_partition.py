@@ -191,6 +191,7 @@ def test_a_limit_that_only_the_users_of_one_weight_together_keep_is_kept():
 def test_shares_of_a_stage_divide_weights_and_moments_but_not_the_gradients_of_its_microbatches():
     assert MemoryModel(moments=2, shards=4).states(100) == 25 + 100 + 50
     assert MemoryModel(moments=2).states(100) == 100 + 100 + 200
+    assert MemoryModel(moments=2, held=0.55).states(100) == 55 + 55 + 110
 
 
 def test_bytes_and_seconds_by_hand_where_activations_are_computed_again():

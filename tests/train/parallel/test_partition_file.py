@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from algorun_train.common.errors import UserError
 from algorun_train.parallel.partition.costs import SegmentProfile
-from algorun_train.parallel.partition.partition_file import Job, read, reuse, write
+from algorun_train.parallel.partition.partition_file import Job, read_partition, reuse, write
 from algorun_train.parallel.planning.model_hash import model_hash
 from tests.conftest import examples
 from tests.train.parallel.shapes import Costs, chosen
@@ -39,11 +39,11 @@ def edit(path, change):
 
 
 def load(path, job=JOB, units=UNITS, stages=2):
-    return reuse(path, read(path), job, units, stages)
+    return reuse(path, read_partition(path), job, units, stages)
 
 
 def test_what_is_written_is_read(path):
-    file = read(path)
+    file = read_partition(path)
     assert file.job == JOB
     assert list(file.segments) == SEGMENTS
     assert file.stages == (("embed", "blocks.0.norm", "blocks.0.mix"), ("blocks.1.norm", "blocks.1.mix", "head"))
@@ -57,7 +57,7 @@ def test_what_is_written_is_read(path):
 
 
 def test_a_file_from_before_weights_could_be_shared_is_read(path):
-    file = read(edit(path, lambda table: [segment.pop("shared") for segment in table["segments"]]))
+    file = read_partition(edit(path, lambda table: [segment.pop("shared") for segment in table["segments"]]))
     assert list(file.segments) == [dataclasses.replace(segment, shared=()) for segment in SEGMENTS]
 
 
@@ -68,7 +68,7 @@ def test_moving_units_makes_a_manual_partition(path):
 
     found = load(edit(path, move))
     assert found.begins == (0, 1)
-    manual = Costs(read(path).segments, 2, 1, 4, "1f1b").predict(found.begins)
+    manual = Costs(read_partition(path).segments, 2, 1, 4, "1f1b").predict(found.begins)
     assert manual.step_s > chosen(SEGMENTS, 2, 1, 4, "1f1b").step_s
 
 
@@ -172,14 +172,14 @@ def test_refusals_name_file_key_what_is_allowed_and_the_fix(path, change, messag
 
 def test_no_file_and_no_json(path):
     with pytest.raises(UserError, match="cannot be read: No such file or directory; fix: "):
-        read(path.with_name("other.json"))
+        read_partition(path.with_name("other.json"))
     for text in ("{", "[1, 2", "\udcff", "[" * 100_000):
         path.write_bytes(text.encode(errors="surrogateescape"))
         with pytest.raises(UserError, match="is not JSON: .*; fix: "):
-            read(path)
+            read_partition(path)
     path.write_text("[]")
     with pytest.raises(UserError, match="the file is a list; allowed: an object"):
-        read(path)
+        read_partition(path)
 
 
 VALUES = st.one_of(

@@ -12,6 +12,7 @@ PROGRAM = str(Path(__file__).parents[1] / "programs" / "mesh_groups.py")
 MANY = Path(__file__).parents[1] / "programs" / "many_groups.py"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("placement", PLACEMENTS)
 def test_each_group_has_its_ranks_and_the_jobs_limit(tmp_path, placement):
     with Ranks(tmp_path, 1, 8, [placement], program=PROGRAM) as run:

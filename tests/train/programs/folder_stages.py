@@ -49,7 +49,7 @@ def in_stages(comm: Communicator, folder: ModelFolder, mine: ModelFolder, shards
     found = partitioner.partition(example, out)
     axes = process_groups.join(layout.grid, comm.rank, comm.device, layout.shards)
     pipeline = Pipeline(found.stages, axes, run_options(options, layout))
-    chosen.fill_stages(pipeline.weights.tensors(), comm)
+    chosen.fill_stages(pipeline.weights.tensors(), comm, pipeline.splits)
     return pipeline
 
 

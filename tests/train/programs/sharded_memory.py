@@ -21,8 +21,8 @@ from torch.distributed.fsdp import FSDPModule
 from transformers import LlamaConfig, LlamaForCausalLM
 
 from algorun_train.data.batch import Batch
-from algorun_train.loop.data_parallel_steps import DataParallelSteps, sum_of_losses
-from algorun_train.loop.losses import PER_LABEL
+from algorun_train.loop.data_parallel_steps import DataParallelSteps
+from algorun_train.loop.losses import PER_LABEL, sum_of_losses
 from algorun_train.loop.optimizer import build_optimizer
 from algorun_train.loop.pipeline_steps import PipelineSteps
 from algorun_train.loop.sharded_steps import ShardedSteps

@@ -8,17 +8,18 @@ import torch
 
 from algorun_train.common.errors import UserError
 from algorun_train.loop.progress import LoopProgress
-from algorun_train.parallel.shard.sharded_model import ShardMesh, own_share
+from algorun_train.parallel.shard.sharded_model import ShardMesh, Splits, own_share
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.host_copies import HostCopies
 
 from . import finished, single_file
 from .finished import Artifact
+from .finite_state import refuse_broken
 from .optimizer_state import NamedState
 from .resumed import Resumed
 from .shard_reader import Restored, ShardReader
 from .shard_saver import ShardSaver, shard_state
-from .sharded_state import sharded_state
+from .sharded_state import owned_state, shard_of
 from .shards import ShardStore
 from .state_file import (
     LOSSES,
@@ -38,7 +39,7 @@ class DdpCheckpoints:
     """Writes and reads the checkpoints of one job. Call all methods on all ranks.
 
     `record` is what a checkpoint says about the job; the number of ranks and shards is not in it.
-    `mesh` is None if every rank has the complete model.
+    `mesh` is None if every rank has the complete model. `splits`: the weights that ranks of a tensor group share.
     """
 
     def __init__(
@@ -49,9 +50,10 @@ class DdpCheckpoints:
         optimizer: torch.optim.Optimizer,
         comm: Communicator,
         mesh: ShardMesh | None = None,
+        splits: Splits | None = None,
     ) -> None:
         self._store, self._record, self._model, self._optimizer = store, record, model, optimizer
-        self._comm, self._mesh = comm, mesh
+        self._comm, self._mesh, self._splits = comm, mesh, splits
         self._saver = ShardSaver(store, comm, comm.say)
 
     def restore(self) -> Resumed | None:
@@ -68,15 +70,16 @@ class DdpCheckpoints:
         if restored is None:
             return None
         restored.load_into([self._model], self._optimizer, self._comm)
-        self._saver.newest = restored.save
+        self._saver.go_on_from(restored.save, restored.passed_over)
         return restored.described(self._store.root, self._comm)
 
     def save(self, progress: LoopProgress) -> None:
         """Starts to write a checkpoint. Training may change the weights as soon as this returns.
 
-        Raises the error of the previous save, as `finish` does.
+        Raises the error of the previous save, as `finish` does, and TrainingError for a state that is not finite.
         """
         step, mesh = progress.position.step, self._mesh
+        refuse_broken(self._comm, step, [self._model], self._optimizer, self._saver.newest)
         if mesh is None:
             writes = self._comm.is_leader
             whole = {0: shard_state(self._record, progress, self._model, self._optimizer)} if writes else {}
@@ -86,9 +89,10 @@ class DdpCheckpoints:
         def copy(host: HostCopies) -> dict[int, State]:
             if not mesh.is_first_replica:
                 return {}
-            return {mesh.index: sharded_state(self._record, progress, self._model, self._optimizer, mesh, host)}
+            state = owned_state(self._model, self._optimizer, mesh, host, splits=self._splits)
+            return {mesh.member: shard_of(self._record, progress, state)}
 
-        self._saver.save_copies(step, mesh.shards, copy)
+        self._saver.save_copies(step, mesh.members, copy)
 
     def finish(self) -> None:
         """Waits until all ranks have written the last checkpoint. Raises if one could not: on that rank its own error,
@@ -104,7 +108,7 @@ class DdpCheckpoints:
     def _keep(self, name: str, whole: torch.Tensor) -> torch.Tensor:
         """What this rank keeps of a tensor: of a weight or one of its moments its share, of a step count all."""
         like = self._model.state_dict(keep_vars=True)[name] if self._mesh else whole
-        return own_share(whole, like)
+        return own_share(whole, like, name, self._splits)
 
     def _of_one_file(self) -> Restored | None:
         """The newest undamaged checkpoint of version 0.1.0 in rank 0's folder, read on all ranks; None if there is none."""

@@ -30,7 +30,7 @@ def write(root: Path, save: Save, artifact: Artifact) -> None:
     write_json(root / FILE, {"format": FORMAT, **save._asdict(), **asdict(artifact)})
 
 
-def read(root: Path, save: Save) -> Artifact | None:
+def read_artifact(root: Path, save: Save) -> Artifact | None:
     """The artifact of the checkpoint `save`, as the folder `root` tells; None without one, and for a damaged file."""
     try:
         found: Any = loads((root / FILE).read_text())  # Any: whatever the file holds

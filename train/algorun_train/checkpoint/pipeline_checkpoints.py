@@ -10,12 +10,13 @@ from dataclasses import dataclass
 import torch
 
 from algorun_train.loop.progress import LoopProgress
-from algorun_train.parallel.shard.sharded_model import ShardMesh, own_share
+from algorun_train.parallel.shard.sharded_model import ShardMesh, Splits, own_share
 from algorun_train.ranks.communicator import Communicator
 from algorun_train.ranks.host_copies import HostCopies
 
 from . import finished
 from .finished import Artifact
+from .finite_state import refuse_broken
 from .resumed import Resumed
 from .shard_reader import ShardReader
 from .shard_saver import ShardSaver, shard_state
@@ -44,7 +45,9 @@ class RankStages:
     is_writer: bool
     """whether this replica writes: one does, because all replicas hold the same weights"""
     mesh: ShardMesh | None = None
-    """the ranks that hold the other shares of these stages, if they are sharded"""
+    """the ranks that hold the other shares or parts of these stages, if there are some"""
+    splits: Splits | None = None
+    """the weights of which each rank of a tensor group has a part"""
 
 
 class PipelineCheckpoints:
@@ -72,22 +75,25 @@ class PipelineCheckpoints:
         """
         modules = [stage.module for stage in self._held.stages]
         held = {name: tensor for module in modules for name, tensor in module.state_dict(keep_vars=True).items()}
+        splits = self._held.splits
         reader = ShardReader(self._store, self._comm, self._comm.say)
         restored = reader.newest(
-            self._record.identity, held.__contains__, lambda name, whole: own_share(whole, held[name])
+            self._record.identity, held.__contains__, lambda name, whole: own_share(whole, held[name], name, splits)
         )
         if restored is None:
             return None
         restored.load_into(modules, self._optimizer, self._comm)
-        self._saver.newest = restored.save
+        self._saver.go_on_from(restored.save, restored.passed_over)
         return restored.described(self._store.root, self._comm)
 
     def save(self, progress: LoopProgress) -> None:
         """Starts to write a checkpoint. Training may change the weights as soon as this returns.
 
-        Raises the error of the previous save, as `finish` does.
+        Raises the error of the previous save, as `finish` does, and TrainingError for a state that is not finite.
         """
         step, held, mesh = progress.position.step, self._held, self._held.mesh
+        modules = [stage.module for stage in held.stages]
+        refuse_broken(self._comm, step, modules, self._optimizer, self._saver.newest)
         stages = held.stages if held.is_writer else ()
         if mesh is None:
             whole = {
@@ -101,13 +107,20 @@ class PipelineCheckpoints:
 
         def copy(host: HostCopies) -> dict[int, State]:
             return {
-                stage.index * mesh.shards + mesh.index: sharded_state(
-                    self._record, progress, stage.module, self._optimizer, mesh, host, stage.saved_by_others
+                stage.index * mesh.members + mesh.member: sharded_state(
+                    self._record,
+                    progress,
+                    stage.module,
+                    self._optimizer,
+                    mesh,
+                    host,
+                    stage.saved_by_others,
+                    held.splits,
                 )
                 for stage in stages
             }
 
-        self._saver.save_copies(step, held.count * mesh.shards, copy)
+        self._saver.save_copies(step, held.count * mesh.members, copy)
 
     def finish(self) -> None:
         """Waits until all ranks have written the last checkpoint. Raises if one could not: on that rank its own error,

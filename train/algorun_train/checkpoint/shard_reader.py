@@ -1,7 +1,7 @@
 """Reads a checkpoint of shards on all ranks, into any number of stages; each shard may be on any host."""
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
@@ -14,7 +14,7 @@ from . import finished
 from .optimizer_state import NamedState, load_named_state
 from .resumed import Resumed
 from .shard_saver import MODEL, OPTIMIZER
-from .shards import Save, Shard, ShardStore, holders, lacking
+from .shards import Save, Shard, ShardStore, first_nan, holders, lacking
 from .state_file import (
     LOSSES,
     POSITION,
@@ -41,7 +41,7 @@ def _whole(name: str, tensor: torch.Tensor) -> torch.Tensor:
 @dataclass(frozen=True, slots=True)
 class Restored:
     """The tensors of a checkpoint that this rank needs. `folder` is the checkpoint's path on rank 0, `options` are those
-    that it was trained with. `save` is None for a checkpoint of version 0.1.0."""
+    that it was trained with. `save` is None for a checkpoint of version 0.1.0. `passed_over`: newer ones that hold NaN."""
 
     folder: str
     progress: LoopProgress
@@ -49,11 +49,12 @@ class Restored:
     optimizer: NamedState
     options: Values
     save: Save | None = None
+    passed_over: tuple[Save, ...] = ()
 
     def described(self, root: Path, comm: Communicator) -> Resumed:
         """What the job knows about this checkpoint. `root` is this rank's folder. Call it on all ranks."""
         save = self.save
-        found = comm.gather(finished.read(root, save)) if save is not None else []
+        found = comm.gather(finished.read_artifact(root, save)) if save is not None else []
         artifact = next((each for each in found if each is not None), None)
         return Resumed(self.folder, self.progress, self.options, artifact)
 
@@ -100,6 +101,18 @@ class _Content:
     progress: LoopProgress
     tensors: list[tuple[TensorPath, torch.dtype, torch.Size]]
     numbers: list[tuple[str, str, float]]  # parameter, key and value of all optimizer state except tensors
+    diverged: str  # the first tensor that holds NaN, "" where none does
+
+
+class _Diverged(UserError):
+    """A checkpoint that holds NaN. `where`: the file and the tensor."""
+
+    def __init__(self, folder: str, where: str) -> None:
+        super().__init__(
+            f"checkpoint {folder} holds NaN in {where}: training had diverged before it was saved, and no older checkpoint "
+            "can be used; fix: --resume never (algorun submit: --clean-state), with a smaller --lr or with --clip-norm"
+        )
+        self.where = where
 
 
 class ShardReader:
@@ -112,15 +125,16 @@ class ShardReader:
         """Reads the newest complete, undamaged checkpoint in all ranks' folders. Returns the parameters and buffers that this
         rank `wants`, and of each of their tensors what `keep` makes of it; None if there is no such checkpoint.
 
-        Call it on all ranks: all read the same checkpoint. If a shard is damaged or missing, a warning names it, and the
-        next older checkpoint is tried. Each shard is read by one rank, which sends it tensor by tensor to the ranks that
+        Call it on all ranks: all read the same checkpoint. If a shard is damaged or missing, or a tensor holds NaN, a warning
+        names it, and the next older checkpoint is tried. Each shard is read by one rank, which sends it tensor by tensor to the ranks that
         want it. So a rank needs memory for its own tensors and for one shard. Raises UserError, the same on all ranks, if
-        another job or a newer version wrote the checkpoint, or it holds NaN.
+        another job or a newer version wrote the checkpoint, or all that are complete hold NaN.
         """
         self._comm.on_all(self._store.check_version)
         found = self._comm.gather(self._store.found())
         for text in dict.fromkeys(text for _, warnings in found for text in warnings):
             self._say(f"warning: {text}")
+        diverged: dict[Save, _Diverged] = {}
         for save, ranks in holders([shards for shards, _ in found]).items():
             folder = self._folder(save)
             if missing := lacking(save, ranks):
@@ -131,10 +145,18 @@ class ShardReader:
             own = {shard.number: shard for shard in found[self._comm.rank][0] if shard.save == save}
             candidate = _Candidate(save, folder, ranks, own)
             readers = self._readers(candidate)
-            if readers is not None:
+            if readers is None:
+                continue
+            try:
                 restored = self._read(candidate, readers, identity, wants, keep)
-                self._say(resumed_line(folder, restored.progress))
-                return restored
+            except _Diverged as error:
+                diverged[save] = error
+                self._say(f"warning: checkpoint {folder} is passed over: it holds NaN in {error.where}")
+                continue
+            self._say(resumed_line(folder, restored.progress))
+            return replace(restored, passed_over=tuple(diverged))
+        if diverged:
+            raise next(iter(diverged.values()))  # of the newest one
         if any(shards or warnings for shards, warnings in found):
             folder = self._comm.from_leader(lambda: str(self._store.root))
             self._say(f"warning: no checkpoint in {folder} can be used, so none of them is resumed")
@@ -182,6 +204,9 @@ class ShardReader:
         for number, source in enumerate(readers):
             content, tensors = self._content(candidate, number, source)
             compatible(content.record.identity, identity, folder)
+            if content.diverged:  # the same on all ranks, before any of them waits for a tensor
+                file = Shard(candidate.save, number, 0, "").file
+                raise _Diverged(folder, f"{content.diverged} ({file})")
             if progress is not None and content.progress != progress:
                 raise unusable(folder, "its shards are of different positions")
             progress, options = content.progress, content.record.options
@@ -229,11 +254,6 @@ class ShardReader:
                 yield path, tensor
 
 
-def _has_nan(tensor: torch.Tensor) -> bool:
-    # The least value is NaN if any value is; torch.isnan would need a copy.
-    return tensor.is_floating_point() and tensor.itemsize > 1 and tensor.numel() > 0 and bool(tensor.amin().isnan())
-
-
 def _listed(numbers: list[int], save: Save) -> str:
     return f"shard {', '.join(map(str, numbers))} of {save.shards} (from 0)"
 
@@ -250,13 +270,7 @@ def _without_values(saved: State, where: str) -> tuple[_Content, dict[TensorPath
                 else:
                     numbers.append((str(name), str(key), value))
         described = [(path, tensor.dtype, tensor.shape) for path, tensor in tensors.items()]
-        if diverged := next((path for path, tensor in tensors.items() if _has_nan(tensor)), None):
-            what = diverged[1] if diverged[0] == MODEL else f"{diverged[2]} of {diverged[1]}"
-            raise UserError(
-                f"checkpoint {where} holds NaN in {what}: training had diverged before it was saved; fix: remove this folder "
-                "to resume from the one before, with a smaller --lr or with --clip-norm, or --resume never"
-            )
         progress = read_progress(saved[POSITION], saved[LOSSES])
-        return _Content(read_record(saved), progress, described, numbers), tensors
+        return _Content(read_record(saved), progress, described, numbers, first_nan(saved)), tensors
     except (KeyError, TypeError, ValueError, AttributeError, RecursionError) as error:
         raise does_not_fit(where, error) from None

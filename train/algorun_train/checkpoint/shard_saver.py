@@ -39,7 +39,13 @@ class ShardSaver:
         self._error: BaseException | None = None
         self._seconds = 0.0
         self.newest: Save | None = None
-        """the last checkpoint that this job saved"""
+        """the last checkpoint that this job saved, or goes on from"""
+        self._passed_over: tuple[Save, ...] = ()
+
+    def go_on_from(self, save: Save | None, passed_over: tuple[Save, ...]) -> None:
+        """The job goes on from this checkpoint. The next save removes the `passed_over` ones, which hold NaN: if they counted as
+        kept, good ones would be removed in their place."""
+        self.newest, self._passed_over = save, passed_over
 
     def save(self, step: int, shards: int, states: Mapping[int, State]) -> None:
         """Starts to write this rank's shards of a checkpoint. Call it on all ranks.
@@ -89,7 +95,7 @@ class ShardSaver:
                     f"checkpoint {save.folder} was saved and yet lacks {missing} of {save.shards} shards; another job that "
                     f"writes to {self._store.root} may have removed them"
                 )
-            self._store.prune(newest_complete([row[1] for row in rows], self._store.keep))
+            self._store.prune(newest_complete([row[1] for row in rows], self._store.keep, self._passed_over))
             self._comm.exchange([0.0])  # no rank writes the next shards to a folder in which another rank still prunes
             took_s = max(row[2] for row in rows)
             self._say(f"checkpoint: {self._store.root / save.folder} seconds: {took_s:.2f} waited: {waited_s:.2f}")

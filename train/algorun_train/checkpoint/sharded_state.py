@@ -6,7 +6,7 @@ from dataclasses import dataclass
 import torch
 
 from algorun_train.loop.progress import LoopProgress
-from algorun_train.parallel.shard.sharded_model import ShardMesh, gathered
+from algorun_train.parallel.shard.sharded_model import ShardMesh, Splits, gathered, whole_shape
 from algorun_train.ranks.host_copies import HostCopies
 
 from .optimizer_state import NamedState, named_state
@@ -38,14 +38,16 @@ def owned_state(
     mesh: ShardMesh,
     host: HostCopies,
     without: Collection[str] = (),
+    splits: Splits | None = None,
 ) -> OwnedState:
     """Gathers weights and optimizer state tensor by tensor, each on its owner. Call it on all ranks of a replica. The tensors
     are undefined until `host` has waited.
 
     A name and the optimizer's state of it have the same owner. So a rank needs memory for about its share, in the host's
     memory, and for one whole tensor. `without`: names that another shard of the checkpoint holds. `optimizer` may have
-    parameters of other modules too.
+    parameters of other modules too. `splits`: the weights that ranks of a tensor group share.
     """
+    ways = splits.by_name if splits else {}
     weights = {name: tensor for name, tensor in model.state_dict().items() if name not in without}
     first = {id(parameter): name for name, parameter in reversed(list(model.named_parameters(remove_duplicate=False)))}
     by_name = dict(model.named_parameters(remove_duplicate=False))
@@ -54,19 +56,25 @@ def owned_state(
         for name, parameter in by_name.items()
         if first[id(parameter)] != name and name not in without
     }
-    sizes = [(name, tensor.numel() * tensor.element_size()) for name, tensor in weights.items() if name not in tied]
-    owner = owners(sizes, mesh.shards)
+    sizes = [
+        (name, whole_shape(name, tensor, splits).numel() * tensor.element_size())
+        for name, tensor in weights.items()
+        if name not in tied
+    ]
+    owner = owners(sizes, mesh.members)
     state = OwnedState({}, {})
     for name, _ in sizes:
-        whole = gathered(weights[name], owner[name], mesh, host)
+        whole = gathered(weights[name], owner[name], mesh, host, ways.get(name))
         if whole is not None:
             state.model[name] = whole
     state.model.update({name: state.model[kept] for name, kept in tied.items() if kept in state.model})
     trained = ((name, parameter) for name, parameter in model.named_parameters() if name not in without)
     for name, values in named_state(optimizer, trained).items():
         for key, value in values.items():
-            held = gathered(value, owner[name], mesh, host) if isinstance(value, torch.Tensor) else value
-            if held is not None and owner[name] == mesh.index:
+            held: object = value
+            if isinstance(value, torch.Tensor):  # a step count has no dimension, and is whole on every rank
+                held = gathered(value, owner[name], mesh, host, ways.get(name) if value.dim() else None)
+            if held is not None and owner[name] == mesh.member:
                 state.optimizer.setdefault(name, {})[key] = held
     return state
 
@@ -79,8 +87,13 @@ def sharded_state(
     mesh: ShardMesh,
     host: HostCopies,
     without: Collection[str] = (),
+    splits: Splits | None = None,
 ) -> State:
     """The state of one shard of a checkpoint: the whole tensors that this rank owns. Call it on all ranks of a replica. The
     tensors are undefined until `host` has waited."""
-    owned = owned_state(model, optimizer, mesh, host, without)
+    return shard_of(record, progress, owned_state(model, optimizer, mesh, host, without, splits))
+
+
+def shard_of(record: JobRecord, progress: LoopProgress, owned: OwnedState) -> State:
+    """The state of one shard of a checkpoint: what `owned_state` returned."""
     return {**record.state(progress), MODEL: owned.model, OPTIMIZER: owned.optimizer}

@@ -15,6 +15,7 @@ import hashlib
 import math
 import os
 import re
+import warnings
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -245,13 +246,32 @@ def lacking(save: Save, found: Collection[int]) -> list[int]:
     return list(islice((number for number in range(save.shards) if number not in found), NAMED))
 
 
-def newest_complete(rows: Sequence[Sequence[Shard]], keep: int) -> list[Save]:
-    """The newest `keep` checkpoints that all ranks together hold completely, newest first."""
-    return [save for save, found in holders(rows).items() if not lacking(save, found)][:keep]
+def newest_complete(rows: Sequence[Sequence[Shard]], keep: int, without: Collection[Save] = ()) -> list[Save]:
+    """The newest `keep` checkpoints that all ranks together hold completely, newest first, but for those in `without`."""
+    return [save for save, found in holders(rows).items() if save not in without and not lacking(save, found)][:keep]
+
+
+def first_nan(saved: State) -> str:
+    """The first tensor of a shard that holds NaN, such as `exp_avg of head.weight`; "" where none does."""
+    for name, tensor in saved["model"].items():
+        if _has_nan(tensor):
+            return str(name)
+    for name, values in saved["optimizer"].items():
+        for key, value in values.items():
+            if isinstance(value, torch.Tensor) and _has_nan(value):
+                return f"{key} of {name}"
+    return ""
+
+
+def _has_nan(tensor: torch.Tensor) -> bool:
+    # The least value is NaN if any value is; torch.isnan would need a copy.
+    return tensor.is_floating_point() and tensor.itemsize > 1 and tensor.numel() > 0 and bool(tensor.amin().isnan())
 
 
 def model_state(root: Path) -> dict[str, torch.Tensor]:
     """Returns the whole model's state dict, from the newest complete and undamaged checkpoint in a folder.
+
+    A checkpoint that holds NaN is passed over, with a Python warning that names it.
 
     Call it in any process; it needs no other ranks. The tensors are on the CPU, under the uncut model's own names and in
     its own shapes, whatever the number of stages or shares of the job that saved. Reading executes nothing in the files.
@@ -261,15 +281,27 @@ def model_state(root: Path) -> dict[str, torch.Tensor]:
             host's folder holds only some: use a copy of the S3 prefix to which all hosts sync.
 
     Raises:
-        UserError: if no checkpoint there is complete and undamaged; the text names the first faults.
+        UserError: if no checkpoint there is complete, undamaged and without NaN; the text names the first faults.
     """
     store = ShardStore(root, 1)
-    found, warnings = store.found()
+    found, causes = store.found()
     for save in newest_complete([found], len(found)):
         shards = sorted((shard for shard in found if shard.save == save), key=lambda shard: shard.number)
         faults = [fault for shard in shards if (fault := store.fault(shard))]
-        if not faults:
-            return {name: tensor for shard in shards for name, tensor in store.read(shard)["model"].items()}
-        warnings += faults
-    why = "; ".join(warnings[:3]) or "no checkpoint there has all of its shards"
+        if faults:
+            causes += faults
+            continue
+        state: dict[str, torch.Tensor] = {}
+        for shard in shards:
+            saved = store.read(shard)
+            if diverged := first_nan(saved):
+                causes.append(
+                    f"checkpoint {root / save.folder} is passed over: it holds NaN in {diverged} ({shard.file})"
+                )
+                warnings.warn(causes[-1], stacklevel=2)
+                break
+            state |= saved["model"]
+        else:
+            return state
+    why = "; ".join(causes[:3]) or "no checkpoint there has all of its shards"
     raise unusable(str(root), why)

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import sys
 from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
 
 
 def say_group(number: int) -> None:
@@ -31,6 +35,23 @@ def add_work(samples: float, tokens: float = 0.0, flops: float = 0.0) -> None:
     activities = steps.activities if steps is not None else None
     if activities is not None:
         activities.add_work(samples, tokens, flops)
+
+
+def say_batch(place: str) -> None:
+    """Tells the launcher where the batch of the next optimizer step is in the data, for a value in it that is not finite."""
+    steps = sys.modules.get("algorun_rank_steps")
+    watch = steps.nonfinite if steps is not None else None
+    if watch is not None:
+        watch.say_place(place)
+
+
+def say_norms(parameters: list[torch.Tensor], norms: list[torch.Tensor]) -> None:
+    """Tells the launcher the norms, scalars, of the gradients of these parameters, which are about to be clipped by other means than
+    torch's clip_grad_norm_."""
+    steps = sys.modules.get("algorun_rank_steps")
+    watch = steps.nonfinite if steps is not None else None
+    if watch is not None:
+        watch.note_norms(parameters, norms)
 
 
 class Activity:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import io
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO, cast
 
@@ -35,6 +36,23 @@ class HashingFile(io.RawIOBase):
         return self._hash.hexdigest()
 
 
+@contextlib.contextmanager
+def aside(made: Path, path: Callable[[], Path]) -> Iterator[BinaryIO]:
+    """A new file `made` to be written. At the end it is flushed to disk, and becomes `path()`, in the same folder. After an
+    error it is removed. Raises OSError."""
+    try:
+        with made.open("wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        target = path()
+        made.replace(target)
+    except BaseException:
+        made.unlink(missing_ok=True)
+        raise
+    sync_folder(target.parent)
+
+
 def write(path: Path, fill: Callable[[BinaryIO], object], writer: str = "") -> HashingFile:
     """Creates or replaces `path`: `fill` writes the content into an open file. Returns the file's hash and size.
 
@@ -42,18 +60,9 @@ def write(path: Path, fill: Callable[[BinaryIO], object], writer: str = "") -> H
     If anything fails, the temporary file `.NAME.WRITER.tmp` beside `path` is removed. Raises OSError, and every error of
     `fill`.
     """
-    aside = path.with_name(f".{path.name}.{writer or os.getpid()}.tmp")
-    try:
-        with aside.open("wb") as file:
-            hashing = HashingFile(file)
-            fill(cast(BinaryIO, hashing))  # it has all methods of BinaryIO; typeshed does not count a RawIOBase as one
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(path)
-    except BaseException:
-        aside.unlink(missing_ok=True)
-        raise
-    sync_folder(path.parent)
+    with aside(path.with_name(f".{path.name}.{writer or os.getpid()}.tmp"), lambda: path) as file:
+        hashing = HashingFile(file)
+        fill(cast(BinaryIO, hashing))  # it has all methods of BinaryIO; typeshed does not count a RawIOBase as one
     return hashing
 
 

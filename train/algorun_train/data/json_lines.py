@@ -21,7 +21,7 @@ SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.bz2", ".jsonl.xz", ".jsonl.zst")
 BOM = "\ufeff"
 
 
-def read(path: Path) -> Iterator[Document | BadDocument]:
+def read_json_lines(path: Path) -> Iterator[Document | BadDocument]:
     """The documents of the file, one a line. Of a compressed file that is damaged nothing counts: only its end can say that
     its lines are those that were written. Raises OSError if the file cannot be read, UserError if a package is missing."""
     name, number, begun = printable(str(path)), 0, False

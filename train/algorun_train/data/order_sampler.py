@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sized
 from typing import Any, TypeVar
 
+from algorun_train.common.activity import say_batch
 from algorun_train.common.errors import UserError
 
 from .order_files import WHOLE, Consumed, File
@@ -149,6 +150,7 @@ class StepSampler:
                     self._step, self.valid = step, piece.valid
                     if number == len(step.pieces):
                         self._steps += 1
+                    say_batch(f"epoch {self.epoch}, samples {step.begin} to {step.end - 1}")
                     yield batch
         finally:
             self._counting = False

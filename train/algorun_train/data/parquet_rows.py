@@ -27,7 +27,7 @@ class _Batch(Protocol):
     def slice(self, offset: int, length: int) -> "_Batch": ...
 
 
-def read(path: Path) -> Iterator[Document | BadDocument]:
+def read_parquet(path: Path) -> Iterator[Document | BadDocument]:
     """The documents of the file, one a row. In a row group that is damaged, the rows in front of the damage count. Raises OSError
     if the file cannot be read, UserError if pyarrow is not installed."""
     name = printable(str(path))

@@ -52,9 +52,9 @@ def documents(path: Path) -> Iterator[Document | BadDocument]:
     name = path.name.lower()
     try:
         if name.endswith(json_lines.SUFFIXES):
-            yield from json_lines.read(path)
+            yield from json_lines.read_json_lines(path)
         elif name.endswith(".parquet"):
-            yield from parquet_rows.read(path)
+            yield from parquet_rows.read_parquet(path)
         else:
             yield from _text(path)
     except OSError as error:

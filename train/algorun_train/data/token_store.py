@@ -20,7 +20,7 @@ import numpy as np
 import torch
 
 from algorun_train.common.errors import UserError
-from algorun_train.common.files import write, write_json
+from algorun_train.common.files import aside, write, write_json
 from algorun_train.common.json_text import loads
 from algorun_train.ranks.communicator import Communicator
 
@@ -32,7 +32,7 @@ from .token_files import checksum, documents, listed
 FORMAT = "4"  # change it when the same files give other tokens
 EVERY_S = 1.0  # how often ranks tell each other how far they are
 SAY_S = 10.0  # seconds between progress lines
-STALL_S = 600.0  # without progress on any host for so long, the job ends
+NO_PROGRESS_S = 600.0  # without progress on any host for so long, the job ends
 PIECE = 16 * 2**20  # tokens per broadcast
 NAMED = 5  # skipped documents that the log names
 
@@ -149,8 +149,8 @@ def _together(work: CorpusWork, channel: str, root: Path, encoder: Encoder, comm
         now, done, total = time.monotonic(), sum(row[2] for row in rows), sum(row[3] for row in rows)
         if done != last:
             moved, last = now, done
-        if now - moved > STALL_S:
-            raise RuntimeError(f"channel '{channel}': no host has read or tokenized anything for {STALL_S:.0f} s")
+        if now - moved > NO_PROGRESS_S:
+            raise RuntimeError(f"channel '{channel}': no host has read or tokenized anything for {NO_PROGRESS_S:.0f} s")
         if now - said > SAY_S:
             said = now
             comm.say(f"channel '{channel}': tokenized {done / 2**20:.0f} of {total / 2**20:.0f} MiB")
@@ -244,31 +244,25 @@ def written(
     """Writes the token file; returns its files, and the errors of the documents that it leaves out, with their numbers."""
     entries: list[CorpusFile] = []
     skipped: list[tuple[str, int]] = []
-    aside = work.place / f".{os.getpid()}-{time.monotonic_ns()}.tokens"
-    try:
-        with aside.open("wb") as file:
-            for name, sha256, size in sorted(files):
-                begin, before = file.tell(), len(skipped)
-                for tokens in encoder.encode(documents(root / name), work.notes):
-                    if work.stop.is_set():
-                        raise _StoppedError
-                    if not isinstance(tokens, BadDocument):
-                        file.write(tokens.tobytes())
-                        continue
-                    if not work.skip_bad:
-                        raise _refusal(tokens.error)
-                    if tokens.retracts:  # it counts all documents of the file
-                        file.seek(begin)
-                        file.truncate()
-                        del skipped[before:]
-                    skipped.append((tokens.error, tokens.documents))
-                entries.append(CorpusFile(name, sha256, (file.tell() - begin) // 4))
-                work.done += size
-            file.flush()
-            os.fsync(file.fileno())
-        aside.replace(work.place / f"{_key(encoder, entries)}.tokens")
-    finally:
-        aside.unlink(missing_ok=True)
+    made = work.place / f".{os.getpid()}-{time.monotonic_ns()}.tokens"
+    with aside(made, lambda: work.place / f"{_key(encoder, entries)}.tokens") as file:
+        for name, sha256, size in sorted(files):
+            begin, before = file.tell(), len(skipped)
+            for tokens in encoder.encode(documents(root / name), work.notes):
+                if work.stop.is_set():
+                    raise _StoppedError
+                if not isinstance(tokens, BadDocument):
+                    file.write(tokens.tobytes())
+                    continue
+                if not work.skip_bad:
+                    raise _refusal(tokens.error)
+                if tokens.retracts:  # it counts all documents of the file
+                    file.seek(begin)
+                    file.truncate()
+                    del skipped[before:]
+                skipped.append((tokens.error, tokens.documents))
+            entries.append(CorpusFile(name, sha256, (file.tell() - begin) // 4))
+            work.done += size
     return entries, skipped
 
 

@@ -21,7 +21,7 @@ def main(argv: list[str]) -> int:
             from algorun_train.options.job_options import DdpJobOptions
             from algorun_train.options.shard_layout import shards_of
 
-            options = option_parser.read(DdpJobOptions, words)
+            options = option_parser.read_options(DdpJobOptions, words)
             if ranks := sys.stdin.readline().strip():
                 shards_of(options, int(ranks))
         case "pipeline":
@@ -29,9 +29,13 @@ def main(argv: list[str]) -> int:
         case "mpi-basics":
             from .mpi_basics import MpiBasicsOptions
 
-            option_parser.read(MpiBasicsOptions, words)
+            option_parser.read_options(MpiBasicsOptions, words)
+        case "measure":
+            from .measure import MeasureOptions
+
+            option_parser.read_options(MeasureOptions, words)
         case _:
-            raise UserError(f"entrypoint {name!r} is not bundled; allowed: ddp, pipeline, mpi-basics")
+            raise UserError(f"entrypoint {name!r} is not bundled; allowed: ddp, pipeline, mpi-basics, measure")
     return 0
 
 
@@ -42,7 +46,7 @@ def _pipeline(words: list[str]) -> None:
     from algorun_train.options.job_options import PipelineJobOptions
     from algorun_train.options.pipeline_layout import lay_out
 
-    options, asked = mp_parameters.apply(option_parser.read(PipelineJobOptions, words))
+    options, asked = mp_parameters.apply(option_parser.read_options(PipelineJobOptions, words))
     try:
         torch = metadata.version("torch")
     except metadata.PackageNotFoundError:  # `algorun plan` needs no torch

@@ -1,6 +1,7 @@
 """The model that `ddp` trains, and `pipeline` if it is a folder: one of the embedded classifiers, or a Hugging Face folder."""
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -10,15 +11,21 @@ from torch import nn
 from algorun_train.checkpoint import artifact
 from algorun_train.checkpoint.state_file import Values
 from algorun_train.models import folder_model
+from algorun_train.models.folder_classes import skeleton
 from algorun_train.models.folder_config import ModelFolder
 from algorun_train.models.folder_meta import build_on_meta, is_large
 from algorun_train.models.image_models import build, specify
 from algorun_train.models.pretrained import start_from
+from algorun_train.models.small_copy import count
+from algorun_train.models.tensor_plan import split_model
 from algorun_train.options.job_options import DdpJobOptions, ModelJobOptions
+from algorun_train.parallel.shard.sharded_model import SplitModel, Splits, TensorAxis
+from algorun_train.parallel.shard.split import Split, TensorParts
 from algorun_train.ranks.communicator import LONG_WORK, Communicator
 
 from .chosen_data import ChosenData, ImageInputs
 from .first_shares import fill_shares
+from .tensor_parts import checked_plan, refuse_embedded
 from .weights_checksum import processor_checksum, weights_checksum
 
 INSIDE = "model."  # where a FolderModule has transformers' model
@@ -40,6 +47,11 @@ class ChosenModel(Protocol):
 
     def fill_shares(self, comm: Communicator) -> str | None:
         """As `first_weights`, for a sharded model that had no memory. Call it on all ranks. Raises UserError on all ranks."""
+        ...
+
+    def split(self, axis: TensorAxis, comm: Communicator) -> TensorParts:
+        """Leaves each rank of a tensor group its part of the weights, which have no memory yet; returns how, by the names in
+        `module`. Call it on all ranks. Raises UserError, the same on all ranks, if the model cannot be split so."""
         ...
 
     def write(self, state: dict[str, torch.Tensor], description: Mapping[str, object], folder: Path) -> Path:
@@ -66,8 +78,25 @@ class EmbeddedModel:
     def fill_shares(self, comm: Communicator) -> str | None:
         return None  # it was built whole: it is small
 
+    def split(self, axis: TensorAxis, comm: Communicator) -> TensorParts:
+        raise refuse_embedded(self.name, axis.ranks)
+
     def write(self, state: dict[str, torch.Tensor], description: Mapping[str, object], folder: Path) -> Path:
         return artifact.write_model(folder, state, description)
+
+
+@dataclass(frozen=True, slots=True)
+class SplitStages:
+    """How the ranks of a tensor group split a model in stages.
+
+    `split` is called with the module of a stage, where the model has its place as in `FolderJobModel.module`: it leaves this rank its
+    part of the weights, and returns how. `held`: the share of all weights that a rank has. `words`: those of which a rank of the
+    last stage has the logits; None: all.
+    """
+
+    split: SplitModel
+    held: float
+    words: Split | None
 
 
 class FolderJobModel:
@@ -84,18 +113,35 @@ class FolderJobModel:
         self.name = f"{folder.architecture} of {folder.path}"
         self.identity: Mapping[str, object] = folder_model.identity(folder)
         self.description: Mapping[str, object] = {"model": folder.architecture}
+        self._splits: Splits | None = None
 
     def first_weights(self) -> str | None:
         return folder_model.load_weights(self._module, self._folder, self._classes, self._seed)
 
     def fill_shares(self, comm: Communicator) -> str:
-        return fill_shares(self._names(), self._folder, self._classes, self._seed, comm)
+        return fill_shares(self._names(), self._folder, self._classes, self._seed, comm, splits=self._splits)
 
-    def fill_stages(self, weights: Mapping[str, torch.Tensor], comm: Communicator) -> str:
+    def split(self, axis: TensorAxis, comm: Communicator) -> TensorParts:
+        parts = split_model(self._module.model, checked_plan(self._folder, self._classes, axis, comm), axis)
+        self._splits = Splits(parts.splits, axis)
+        return parts.inside(INSIDE)
+
+    def split_stages(self, axis: TensorAxis, comm: Communicator) -> SplitStages:
+        """As `split`, for a model in stages."""
+        plan = checked_plan(self._folder, self._classes, axis, comm)
+        whole = skeleton(self._folder, self._classes)
+        weights = count(whole)
+        words = split_model(whole, plan, axis).words
+        return SplitStages(
+            lambda stage: split_model(stage.model, plan, axis).inside(INSIDE), count(whole) / weights, words
+        )
+
+    def fill_stages(self, weights: Mapping[str, torch.Tensor], comm: Communicator, splits: Splits | None) -> str:
         """As `fill_shares`, for a model in stages. `weights` are the weights and buffers that this rank has, by their names in
         `module`, whose own weights may have no memory."""
         own = {name.removeprefix(INSIDE): tensor for name, tensor in weights.items()}
-        return fill_shares(self._names(), self._folder, self._classes, self._seed, comm, own)
+        inner = splits.renamed({name.removeprefix(INSIDE): name for name in splits.by_name}) if splits else None
+        return fill_shares(self._names(), self._folder, self._classes, self._seed, comm, own, inner)
 
     def _names(self) -> dict[str, torch.Tensor]:
         named: dict[str, torch.Tensor] = self._module.model.state_dict(keep_vars=True)

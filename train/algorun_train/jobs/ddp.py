@@ -12,7 +12,7 @@ from .start import start
 
 def main(argv: list[str], stop: StopFlag) -> int:
     """Trains with the options `argv`; returns the exit code. Call it on all ranks. Raises UserError."""
-    options = option_parser.read(DdpJobOptions, argv)
+    options = option_parser.read_options(DdpJobOptions, argv)
     from .ddp_job import run  # imports torch
 
     run(options, stop)

@@ -11,7 +11,7 @@ from algorun_train.models import folder_model
 from algorun_train.models.folder_config import ModelFolder
 from algorun_train.models.folder_files import refused
 from algorun_train.models.folder_weights import TensorPlan, fingerprint, read_tensors
-from algorun_train.parallel.shard.sharded_model import own_rows, set_own
+from algorun_train.parallel.shard.sharded_model import Splits, piece_of, set_own, taken, whole_shape
 from algorun_train.ranks.communicator import LONG_WORK, Communicator
 
 
@@ -22,12 +22,13 @@ def fill_shares(
     seed: int,
     comm: Communicator,
     own: Mapping[str, torch.Tensor] | None = None,
+    splits: Splits | None = None,
 ) -> str:
     """Fills each rank's shares; returns a line for the log. Call it on all ranks. Raises UserError, the same on all ranks.
 
     `model` has the weights and saved buffers by their names in transformers' model. `own` are those that this rank has, by the
-    same names; None: all of `model`, which else only says names and shapes.
-    If every host has the folder with the same weights, each rank reads its own rows of each tensor. Else rank 0 reads one
+    same names; None: all of `model`, which else only says names and shapes. `splits`: those that ranks of a tensor group share.
+    If every host has the folder with the same weights, each rank reads its own share of each tensor. Else rank 0 reads one
     tensor after the other and sends it to all. Weights that are drawn are drawn by every rank, one unit at a time.
     """
     on_leader: list[folder_model.FirstWeights] = []
@@ -44,29 +45,28 @@ def fill_shares(
         path = Path(folder.path)
         copies = [""] if loaded else comm.gather(fingerprint(path, first.plan))
         if files and copies[0] and len(set(copies)) == 1:
-            comm.on_all(lambda: _read_own(path, first.plan, own, f"{folder.source}: {path}"))
+            comm.on_all(lambda: _read_own(path, first.plan, own, f"{folder.source}: {path}", splits))
         elif files:
-            _receive(first, folder, model, own, comm)
+            _receive(first, folder, model, own, comm, splits)
         for name, tensor in folder_model.drawn_tensors(first, folder, classes, seed):
-            _set(own, name, tensor)
+            _set(own, name, tensor, splits)
             del tensor  # before the next one is drawn
     return line
 
 
-def _set(own: Mapping[str, torch.Tensor], name: str, whole: torch.Tensor) -> None:
+def _set(own: Mapping[str, torch.Tensor], name: str, whole: torch.Tensor, splits: Splits | None) -> None:
     """Overwrites what this rank has of a weight."""
     if name in own:
-        rows = own_rows(own[name])
-        set_own(own[name], whole if rows is None else whole[rows])
+        set_own(own[name], taken(whole, piece_of(name, own[name], splits)))
 
 
-def _read_own(path: Path, plan: TensorPlan, own: Mapping[str, torch.Tensor], where: str) -> None:
-    """Reads this rank's rows of each tensor that it has."""
-    rows = {name: held for name in plan.files if name in own and (held := own_rows(own[name])) is not None}
-    without = {name for name, held in rows.items() if held.start == held.stop}
+def _read_own(path: Path, plan: TensorPlan, own: Mapping[str, torch.Tensor], where: str, splits: Splits | None) -> None:
+    """Reads this rank's share of each tensor that it has."""
+    held = {name: piece for name in plan.files if name in own and (piece := piece_of(name, own[name], splits))}
+    without = {name for name, piece in held.items() if piece.is_empty}
     mine = {name: place for name, place in plan.files.items() if name in own and name not in without}
     with refused(f"{where}: its weights cannot be read"):
-        for name, tensor in read_tensors(path, TensorPlan(mine, (), ()), rows):
+        for name, tensor in read_tensors(path, TensorPlan(mine, (), ()), held):
             set_own(own[name], tensor)
             del tensor  # before the next one is read
 
@@ -77,17 +77,19 @@ def _receive(
     model: Mapping[str, torch.Tensor],
     own: Mapping[str, torch.Tensor],
     comm: Communicator,
+    splits: Splits | None,
 ) -> None:
     """Rank 0 sends each tensor of `model`, and every rank keeps what it has of it. Raises UserError, on all ranks, if rank 0
     could not read all of them."""
     tensors = folder_model.taken_tensors(first, folder) if comm.is_leader else None
     failed: list[UserError] = []
     # One buffer for all of them: gloo holds a tensor a little longer than the call that sends it.
-    sizes = [model[name].numel() * model[name].element_size() for name in first.plan.files]
+    shapes = {name: whole_shape(name, model[name], splits) for name in first.plan.files}
+    sizes = [shape.numel() * model[name].element_size() for name, shape in shapes.items()]
     buffer = torch.empty(max(sizes), dtype=torch.uint8)
-    for name, size in zip(first.plan.files, sizes, strict=True):
-        like, flat = model[name], buffer[:size]
-        whole = flat.view(like.dtype).view(like.shape)
+    for (name, shape), size in zip(shapes.items(), sizes, strict=True):
+        flat = buffer[:size]
+        whole = flat.view(model[name].dtype).view(shape)
         if tensors and not failed:
             try:
                 with refused(f"{folder.source}: {folder.path}: its weights cannot be read"):
@@ -95,7 +97,7 @@ def _receive(
             except UserError as error:  # the other ranks wait for this tensor
                 failed.append(error)
         comm.broadcast(flat, 0)
-        _set(own, name, whole)
+        _set(own, name, whole, splits)
 
     def raise_failed() -> None:
         if failed:

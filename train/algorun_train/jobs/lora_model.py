@@ -11,10 +11,15 @@ from algorun_train.common.errors import UserError
 from algorun_train.models import folder_model, lora
 from algorun_train.models.folder_config import ModelFolder
 from algorun_train.models.folder_meta import build_on_meta, is_large
+from algorun_train.models.folder_model import INSIDE
+from algorun_train.models.tensor_plan import plain_name, split_model
 from algorun_train.options.job_options import DdpJobOptions
+from algorun_train.parallel.shard.sharded_model import Splits, TensorAxis
+from algorun_train.parallel.shard.split import TensorParts
 from algorun_train.ranks.communicator import LONG_WORK, Communicator
 
 from .first_shares import fill_shares
+from .tensor_parts import checked_plan
 from .weights_checksum import weights_checksum
 
 
@@ -35,6 +40,12 @@ def check_lora(options: DdpJobOptions, folder: ModelFolder | None, comm: Communi
     comm.on_all(lora.prepare_peft)
 
 
+def lora_spec(options: DdpJobOptions) -> lora.LoraSpec:
+    """What the options ask for."""
+    targets = tuple(word.strip() for word in options.lora_targets.split(",")) if options.lora_targets else None
+    return lora.LoraSpec(options.lora, options.lora_alpha or options.lora, targets)
+
+
 class LoraJobModel:
     """A folder's model with adapters. Weights of a `sharded` or large model have no memory yet.
 
@@ -52,8 +63,7 @@ class LoraJobModel:
         sharded: bool = False,
     ) -> None:
         self._folder, self._classes, self._seed, self._merge = folder, classes, options.seed, options.merge
-        targets = tuple(word.strip() for word in options.lora_targets.split(",")) if options.lora_targets else None
-        self._spec = lora.LoraSpec(options.lora, options.lora_alpha or options.lora, targets)
+        self._spec = lora_spec(options)
         self._head = set() if classes is None else folder_model.head_names(folder, classes)
         on_meta = sharded or is_large(folder, classes)
         self._module = (
@@ -63,6 +73,7 @@ class LoraJobModel:
         self._targets = lora.choose_targets(self._module.model, folder, self._spec, self._head)
         self._drawn = self._adapt(self._module)
         self.module: nn.Module = self._module
+        self._splits: Splits | None = None  # by the names in `module`
         trained = sum(each.numel() for each in self._module.parameters() if each.requires_grad)
         words = ", ".join(self._targets)
         self.name = (
@@ -83,9 +94,18 @@ class LoraJobModel:
 
     def fill_shares(self, comm: Communicator) -> str:
         base = lora.base_weights(self._module, self._names)
-        line = fill_shares(base, self._folder, self._classes, self._seed, comm)
-        lora.start_trained(self._module, self._drawn)
+        splits = self._splits and self._splits.renamed(
+            {plain_name(name.removeprefix(INSIDE)): name for name in self._splits.by_name}
+        )
+        line = fill_shares(base, self._folder, self._classes, self._seed, comm, splits=splits)
+        lora.start_trained(self._module, self._drawn, self._splits)
         return line
+
+    def split(self, axis: TensorAxis, comm: Communicator) -> TensorParts:
+        parts = split_model(self._module.model, checked_plan(self._folder, self._classes, axis, comm), axis)
+        inside = parts.inside(INSIDE)
+        self._splits = Splits(inside.splits, axis)
+        return inside
 
     def write(self, state: dict[str, torch.Tensor], description: Mapping[str, object], folder: Path) -> Path:
         if self._merge:

@@ -39,7 +39,7 @@ def main(argv: list[str]) -> int:
     """Runs all exercises on every rank; rank 0 prints their results and writes the summary. Raises UserError."""
     if option_parser.answer_help(MpiBasicsOptions, "algorun_train.jobs.mpi_basics", argv):
         return 0
-    config = option_parser.read(MpiBasicsOptions, argv)
+    config = option_parser.read_options(MpiBasicsOptions, argv)
     started_by_mpi(os.environ)
     from mpi4py import MPI
 

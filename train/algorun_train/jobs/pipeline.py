@@ -12,7 +12,7 @@ from .start import start
 
 def main(argv: list[str], stop: StopFlag) -> int:
     """Trains with the options `argv`; returns the exit code. Call it on all ranks. Raises UserError."""
-    options, asked = mp_parameters.apply(option_parser.read(PipelineJobOptions, argv))
+    options, asked = mp_parameters.apply(option_parser.read_options(PipelineJobOptions, argv))
     from .pipeline_job import run  # imports torch
 
     run(options, asked, stop)

@@ -14,6 +14,7 @@ from algorun_train.checkpoint.pipeline_checkpoints import PipelineCheckpoints, R
 from algorun_train.checkpoint.shards import ShardStore
 from algorun_train.checkpoint.state_file import JobRecord
 from algorun_train.data.sampler import Batching
+from algorun_train.loop.losses import Scoring, split_scoring
 from algorun_train.loop.optimizer import build_optimizer
 from algorun_train.loop.pipeline_steps import PipelineSteps
 from algorun_train.loop.stepper import Stepper, draws_random_numbers
@@ -28,6 +29,7 @@ from algorun_train.parallel.planning.model_partitioner import PARTITION, ModelPa
 from algorun_train.parallel.run import process_groups
 from algorun_train.parallel.run.pipeline import Pipeline
 from algorun_train.parallel.schedules import find
+from algorun_train.parallel.shard.split_logits import SplitLogits
 from algorun_train.ranks.world import read_world
 
 from . import pipeline_task
@@ -53,15 +55,16 @@ class ModelInStages:
     """This rank's stages of the model, and the decisions behind them.
 
     `first_names`: {name: first name of the same tensor} for the uncut model's state dict, in its order.
-    `weights`: the number of the uncut model's weights; `token_flops`: its operations for a token.
-    `random`: whether a training step draws random numbers. `first_weights`: a line about the weights that training starts
-    from.
+    `scoring`: how the output of the last stage is compared with labels. `weights`: the number of the uncut model's weights;
+    `token_flops`: its operations for a token. `random`: whether a training step draws random numbers. `first_weights`: a line
+    about the weights that training starts from.
     """
 
     layout: Layout
     pipeline: Pipeline
     partition: Partition | None
     first_names: dict[str, str]
+    scoring: Scoring
     weights: int
     token_flops: float
     random: bool
@@ -77,24 +80,32 @@ def _stages(
     other ranks' stages is free.
     """
     comm = context.comm
-    task, model = pipeline_task.load(options, context.folders, comm, layout.stages)
+    task, model = pipeline_task.load(options, context.folders, comm)
     names, weights = _first_names(model), sum(parameter.numel() for parameter in model.parameters())
     random, flops = draws_random_numbers([model]), flops_per_token(model)
     for line in (*task.lines, f"layout: {layout}"):
         comm.say(line)
+    axes = process_groups.join(layout.grid, comm.rank, comm.device, layout.shards)
+    parts = task.late.split(axes.tensor, comm) if task.late and axes.tensor else None
+    if parts and layout.stages > 1:
+        comm.say("partition: measured with whole layers, without the sums of a tensor group")
     if find(layout.schedule).experimental:
         comm.say(f"schedule {layout.schedule} is experimental: it splits the backward pass, which some modules forbid")
     example, labels = task.example(layout.microbatch)
     loss = with_target(task.scoring.loss, labels, comm.device)
     build = task.late.build if task.late else None
-    partitioner = ModelPartitioner(model, layout, partition_options(options, asked), comm, loss, build)
+    held = parts.held if parts else 1.0
+    partitioner = ModelPartitioner(model, layout, partition_options(options, asked), comm, loss, build, held)
     found = partitioner.partition(example, context.folders.output / PARTITION)
     if options.profile_only:
         return task, None
-    axes = process_groups.join(layout.grid, comm.rank, comm.device, layout.shards)
-    pipeline = Pipeline(found.stages, axes, run_options(options, layout), task.scoring.loss)
-    first_weights = task.late.fill(pipeline.weights.tensors(), comm) if task.late else task.first_weights
-    return task, ModelInStages(layout, pipeline, found.partition, names, weights, flops, random, first_weights)
+    words = parts.words if parts else None
+    scoring = split_scoring(SplitLogits(axes.tensor, words)) if words and axes.tensor else task.scoring
+    pipeline = Pipeline(
+        found.stages, axes, run_options(options, layout), scoring.loss, split=parts.split if parts else None
+    )
+    first_weights = task.late.fill(pipeline.weights.tensors(), comm, pipeline.splits) if task.late else None
+    return task, ModelInStages(layout, pipeline, found.partition, names, scoring, weights, flops, random, first_weights)
 
 
 class PipelineJob(TrainingJob):
@@ -121,7 +132,7 @@ class PipelineJob(TrainingJob):
         self.checkpoints = PipelineCheckpoints(
             ShardStore(context.folders.checkpoints, options.keep_checkpoints),
             JobRecord(task.identity, self.training),
-            RankStages(layout.stages, saved, is_writer=replica < layout.shards, mesh=pipeline.axes.mesh),
+            RankStages(layout.stages, saved, replica < layout.shards, pipeline.axes.mesh, pipeline.splits),
             self._optimizer,
             context.comm,
         )
@@ -133,14 +144,20 @@ class PipelineJob(TrainingJob):
 
     def introduction(self) -> list[str]:
         options, layout = self.options, self._stages.layout
-        return [
+        lines = [
             f"model: {self._task.name}, {self._stages.weights} weights, {numerics(options, self._context.comm.device)}",
             f"global batch: {self.batching.global_batch} = {options.batch_size} per pipeline x {layout.grid.dp} pipelines",
         ]
+        if options.tp > 1:
+            words = "all words" if self._stages.scoring is self._task.scoring else f"1 / {options.tp} of the words"
+            lines.append(
+                f"tensor parallel: {options.tp} ranks compute each layer together; one of the last stage has the logits of {words}"
+            )
+        return lines
 
     def make_stepper(self) -> Stepper:
         options, stages, comm = self.options, self._stages, self._context.comm
-        stepper = PipelineSteps(stages.pipeline, self._optimizer, comm, options, self._task.scoring, stages.random)
+        stepper = PipelineSteps(stages.pipeline, self._optimizer, comm, options, stages.scoring, stages.random)
         if not options.explain:
             return stepper
         folder = self._context.folders.output

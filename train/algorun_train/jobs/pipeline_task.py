@@ -18,12 +18,13 @@ from algorun_train.models.folder_config import ModelFolder
 from algorun_train.models.image_models import build, specify
 from algorun_train.options.folders import Folders
 from algorun_train.options.job_options import PipelineJobOptions
-from algorun_train.ranks.communicator import LONG_WORK, Communicator
+from algorun_train.parallel.shard.sharded_model import Splits, TensorAxis
+from algorun_train.ranks.communicator import Communicator
 
 from .chosen_data import load_data
-from .chosen_model import FolderJobModel, job_description, job_identity, job_inputs, write_trained
-from .first_weights import send_weights
+from .chosen_model import FolderJobModel, SplitStages, job_description, job_identity, job_inputs, write_trained
 from .folder_options import for_folder, open_folder
+from .tensor_parts import refuse_embedded
 
 GPT_WIDTH, GPT_DEPTH, GPT_CONTEXT = 128, 8, 128
 Weights = Mapping[str, torch.Tensor]
@@ -39,12 +40,15 @@ class LateWeights:
     """The weights of a model that is cut before it has any.
 
     `build`: the model with weights, for the search for cuts; those of the folder on rank 0. Raises UserError.
-    `fill`: fills the weights and buffers of this rank's stages, given by name; returns a line for the log. Call it on all
-    ranks. Raises UserError, the same on all ranks.
+    `fill`: fills the weights and buffers of this rank's stages, given by name, of which it may have parts; returns a line for the
+    log. Call it on all ranks. Raises UserError, the same on all ranks.
+    `split`: how the ranks of a tensor group split the stages. Call it on all ranks. Raises UserError, the same on all ranks, if the
+    model cannot be split so.
     """
 
     build: Callable[[], nn.Module]
-    fill: Callable[[Weights, Communicator], str]
+    fill: Callable[[Weights, Communicator, Splits | None], str]
+    split: Callable[[TensorAxis, Communicator], SplitStages]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +59,6 @@ class PipelineTask:
     checksums of what else was given, of which a difference is a warning.
     `description`: what the artifact says about the model. `sample` and `label`: input and target of one sample, all zeros.
     `lines`: lines for the log. `scoring`: how outputs are compared with labels. `write`: writes the artifact.
-    `first_weights`: a line about the weights that training starts from.
     `late`: for a model whose weights have no memory yet.
     """
 
@@ -68,7 +71,6 @@ class PipelineTask:
     lines: tuple[str, ...]
     scoring: Scoring = PER_SAMPLE
     write: Write = _write_embedded
-    first_weights: str | None = None
     late: "LateWeights | None" = None
     inputs: Values = field(default_factory=dict)
 
@@ -77,31 +79,28 @@ class PipelineTask:
         return self.sample.expand(samples, *self.sample.shape).clone(), self.label.expand(samples, *self.label.shape)
 
 
-def load(
-    options: PipelineJobOptions, folders: Folders, comm: Communicator, stages: int
-) -> tuple[PipelineTask, nn.Module]:
+def load(options: PipelineJobOptions, folders: Folders, comm: Communicator) -> tuple[PipelineTask, nn.Module]:
     """The task, and the model on the CPU, with equal weights on all ranks. Call it on all ranks.
 
-    With several stages a folder's model is on the meta device: each rank gives memory to the weights of its stages only.
+    A folder's model is on the meta device: each rank gives memory to the weights of its stages only.
     Raises UserError, the same on all ranks, if the folder or the data cannot be used, or if sizes do not fit each other.
     """
     folder = open_folder(options, folders.base_model, comm)
     if folder:
-        return _of_folder(for_folder(options, folder), folder, folders, comm, stages > 1)
+        return _of_folder(for_folder(options, folder), folder, folders, comm)
+    if options.tp > 1:
+        raise refuse_embedded(options.model or "gpt", options.tp)
     return _vit(options, folders, comm) if options.model == "vit" else _gpt(options, folders, comm)
 
 
 def _of_folder(
-    options: PipelineJobOptions, folder: ModelFolder, folders: Folders, comm: Communicator, in_stages: bool
+    options: PipelineJobOptions, folder: ModelFolder, folders: Folders, comm: Communicator
 ) -> tuple[PipelineTask, nn.Module]:
     data = load_data(options, folders, comm, folder)
-    chosen = FolderJobModel(folder, data.classes, options.seed, on_meta=in_stages)
-    first_weights, late = None, None
-    if in_stages:
-        late = LateWeights(lambda: _whole(folder, data.classes, options.seed, comm.is_leader), chosen.fill_stages)
-    else:
-        first_weights = comm.from_leader(chosen.first_weights, LONG_WORK)
-        send_weights(chosen.module, comm)
+    chosen = FolderJobModel(folder, data.classes, options.seed, on_meta=True)
+    late = LateWeights(
+        lambda: _whole(folder, data.classes, options.seed, comm.is_leader), chosen.fill_stages, chosen.split_stages
+    )
     inputs, labels = data.example(1, torch.device("cpu"))
     task = PipelineTask(
         chosen.name,
@@ -113,7 +112,6 @@ def _of_folder(
         (data.line,),
         PER_LABEL,
         functools.partial(write_trained, folder, data.classes),
-        first_weights,
         late,
         job_inputs(folder, data, comm),
     )

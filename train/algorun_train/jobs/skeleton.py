@@ -20,7 +20,7 @@ from algorun_train.checkpoint.resumed import Resumed
 from algorun_train.checkpoint.state_file import Values
 from algorun_train.common.files import writable
 from algorun_train.data.batch import BatchSource
-from algorun_train.data.sampler import Batching
+from algorun_train.data.sampler import Batching, steps_in
 from algorun_train.loop.learning_rate import learning_rate_schedule
 from algorun_train.loop.metrics import TOKENS, EpochReport, StepReport, per_s, perplexity
 from algorun_train.loop.progress import LoopProgress, Position
@@ -37,7 +37,6 @@ from algorun_train.ranks.world import World
 
 from . import resuming
 from .resuming import job_name
-from .short_epochs import short_epoch
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,3 +235,26 @@ def write_results(job: TrainingJob, folders: Folders, state: dict[str, torch.Ten
     }
     write_summary(folders.output, figures | counted)
     return f"artifact: {file} metrics: {folders.output}"
+
+
+def short_epoch(count: int, unit: str, batching: Batching, replica: str) -> str | None:
+    """The warning if `count` samples (their `unit` in the plural) are one step an epoch; None for two steps or more.
+
+    `replica`: what takes a share of a step, "rank" or "pipeline".
+    """
+    if steps_in(count, batching.global_batch) > 1:
+        return None
+    batch, passes, replicas = batching.batch, batching.accumulation, batching.replicas
+    factors = f"{batch} per {replica} x {_counted(replicas, f'{replica}s')}" + (f" x {passes} passes" * (passes > 1))
+    idle = replicas - min(replicas, steps_in(count, batch))
+    without = f"{idle} of the {replicas} {replica}s {'have' if idle > 1 else 'has'} no {unit[:-1]}; " if idle else ""
+    fixes = ["a smaller --batch-size or --accumulation" if passes > 1 else "a smaller --batch-size"]
+    fixes += [f"fewer {replica}s"] if replicas > 1 else []
+    return (
+        f"warning: an epoch is 1 step: {_counted(count, f'training {unit}')}, and a global batch of "
+        f"{batching.global_batch} ({factors}); {without}fix: {', '.join(fixes)}, or more data"
+    )
+
+
+def _counted(number: int, words: str) -> str:
+    return f"{number} {words[:-1] if number == 1 else words}"

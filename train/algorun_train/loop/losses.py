@@ -1,5 +1,6 @@
 """How a model's output is compared with its labels: sums over what counts, so that ranks and passes can add them up."""
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -7,6 +8,7 @@ import torch
 from torch.nn import functional
 
 from algorun_train.data.batch import IGNORED
+from algorun_train.parallel.shard.split_logits import SplitLogits
 
 Compare = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]
 HALF = (torch.bfloat16, torch.float16)
@@ -21,6 +23,8 @@ class Scoring:
 
     loss: Compare
     scores: Compare
+    backward: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
+    """around the backward pass of a loss"""
 
 
 def sum_of_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -35,6 +39,19 @@ def label_scores(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
     right = (logits.argmax(dim=-1) == labels).sum()
     counted = (labels != IGNORED).sum()  # on the device, so the host waits for no copy
     return torch.stack([sum_of_losses(logits, labels).double(), right.double(), counted.double()])
+
+
+def split_scoring(logits_of: SplitLogits) -> Scoring:
+    """`PER_LABEL` for logits of which each rank of a tensor group has some words."""
+
+    def loss(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        return logits_of.sum_of_losses(logits.float() if logits.dtype in HALF else logits, labels, IGNORED)
+
+    def scores(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+        right = (logits_of.best(logits) == labels).sum()
+        return torch.stack([loss(logits, labels).double(), right.double(), (labels != IGNORED).sum().double()])
+
+    return Scoring(loss, scores, logits_of.backward)
 
 
 def sample_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

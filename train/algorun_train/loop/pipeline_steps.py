@@ -44,19 +44,26 @@ class PipelineSteps:
         """See `Stepper`; `batches` has one batch. Returns the sum of this pipeline's losses on the rank with the last stage,
         and 0 on its other ranks."""
         if self._random:
-            seed_step(self._seed, number, self.comm)
+            seed_step(self._seed, number, self.comm, self.comm.rank // self.pipeline.axes.grid.tensor)
         set_learning_rate(self.optimizer, rate)
         (batch,) = batches
-        with Activity("exchange"):  # but for what the stages compute
+        with Activity("exchange"), self._scoring.backward():  # but for what the stages compute
             losses = self.pipeline.step(batch.inputs, batch.labels, scale=1 / max(total, 1))
         with Activity("optimizer"):
             if self._clip:
                 self.pipeline.clip(self._clip)
             self.optimizer.step()
             self.optimizer.zero_grad(set_to_none=True)
-        return losses
+        return self._counted(losses)
 
     def evaluate(self, batch: Batch) -> torch.Tensor:
-        """See `Stepper`. Returns zeros on ranks without the last stage."""
+        """See `Stepper`. Returns zeros on ranks without the last stage, and on all but one of a tensor group."""
         scores = self.pipeline.evaluate(batch.inputs, batch.labels, self._scoring.scores)
-        return torch.zeros(3, dtype=torch.float64, device=self.comm.device) if scores is None else scores
+        if scores is None:
+            return torch.zeros(3, dtype=torch.float64, device=self.comm.device)
+        return self._counted(scores)
+
+    def _counted(self, sums: torch.Tensor) -> torch.Tensor:
+        """The sums on one rank of a tensor group, zeros on its other ranks."""
+        axis = self.pipeline.axes.tensor
+        return torch.zeros_like(sums) if axis and axis.index else sums

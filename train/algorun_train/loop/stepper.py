@@ -47,13 +47,14 @@ def draws_random_numbers(modules: Sequence[nn.Module]) -> bool:
     return any(isinstance(m, nn.Dropout) and m.p > 0 for module in modules for m in module.modules())
 
 
-def seed_step(seed: int, number: int, comm: Communicator) -> None:
+def seed_step(seed: int, number: int, comm: Communicator, replica: int | None = None) -> None:
     """Seeds the generators of this rank for one step from (seed, step, rank) only, so a checkpoint need not save their state.
+    Ranks that compute the same batch together give their common number, `replica`, instead of the rank.
 
     torch.manual_seed would also seed kinds of devices that are not there: it keeps a stack trace for each of them, which takes
     0.7 ms.
     """
-    value = ((seed * 1_000_003 + number) * 65_537 + comm.rank) % 2**63
+    value = ((seed * 1_000_003 + number) * 65_537 + (comm.rank if replica is None else replica)) % 2**63
     torch.default_generator.manual_seed(value)
     if comm.device.type == "cuda":
         torch.cuda.manual_seed(value)

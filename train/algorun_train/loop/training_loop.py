@@ -11,13 +11,14 @@ from dataclasses import dataclass
 import torch
 
 from algorun.inside.stop_agreement import Agreement
-from algorun_train.common.activity import Activity, add_work
+from algorun_train.common.activity import Activity, add_work, say_batch
 from algorun_train.data.batch import Batch, BatchSource
 from algorun_train.data.sampler import Batching, Epochs, OptimizerStep, steps_in
 from algorun_train.options.job_options import TrainOptions
 from algorun_train.ranks.communicator import Communicator
 
 from .learning_rate import LearningRateSchedule
+from .loss_spikes import LossSpikes
 from .meter import Meter, MeterReading, MeterWindow
 from .metrics import EpochReport, Speed, StepReport
 from .progress import LoopProgress, Position
@@ -60,7 +61,7 @@ class TrainingLoop:
     def __init__(self, setup: LoopSetup, start: LoopProgress | None) -> None:
         self._setup, self._comm = setup, setup.comm
         self._count, self._epochs = setup.data.train_count, setup.options.epochs
-        self._meter = Meter(setup.comm)
+        self._meter, self._spikes = Meter(setup.comm), LossSpikes()
         self._position = start.position if start else Position()
         self._saved_step = self._position.step if start else -1
         self._rate = 0.0
@@ -105,6 +106,7 @@ class TrainingLoop:
             with Activity("data"):
                 step, batches = next(stream)
             waited_s = time.perf_counter() - begin
+            say_batch(f"epoch {step.epoch + 1}, samples {step.begin} to {step.end - 1}")
             number = self._position.step + 1
             self._rate = setup.learning_rate.at(step.epoch, step.epoch + step.end / self._count)
             loss = setup.stepper.step(batches, step.weight, self._rate, number)
@@ -176,6 +178,8 @@ class TrainingLoop:
         self._meter.fold()
         reading = self._meter.read(self._meter.interval)
         self._meter.interval = MeterWindow()
+        if self._comm.is_leader and (spike := self._spikes.add(reading.loss)):
+            self._comm.say(f"warning: loss spike at step {self._position.step}: {spike}")
         self._setup.report(
             StepReport(
                 step=self._position.step,

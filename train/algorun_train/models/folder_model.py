@@ -248,7 +248,7 @@ def new_files(folder: ModelFolder, target: Path) -> Iterator[Path]:
             if not (aside / old.name).exists():
                 old.unlink()
     shutil.rmtree(target / TEMPLATES, ignore_errors=True)
-    for file in aside.iterdir():
+    for file in aside.iterdir():  # not common.files.aside: all files are written before the first one is replaced
         file.replace(target / file.name)
     aside.rmdir()
     sync_folder(target)

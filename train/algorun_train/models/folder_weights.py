@@ -12,6 +12,8 @@ from torch import nn
 
 from algorun_train.common.errors import UserError
 from algorun_train.common.json_text import loads
+from algorun_train.parallel.shard.sharded_model import taken
+from algorun_train.parallel.shard.split import OwnPiece
 
 from .weight_files import INDEX, ONE_FILE, headers
 
@@ -126,14 +128,16 @@ def fingerprint(path: Path, plan: TensorPlan) -> str:
     return digest.hexdigest()
 
 
-def read_tensors(path: Path, plan: TensorPlan, rows: Mapping[str, slice]) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of the plan one after the other, of those in `rows` only these rows."""
+def read_tensors(path: Path, plan: TensorPlan, pieces: Mapping[str, OwnPiece]) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of the plan one after the other, of those in `pieces` only these."""
     from safetensors import safe_open
 
     with ExitStack() as stack:
         opened = {file: stack.enter_context(safe_open(path / file, "pt")) for file, _ in sorted(plan.files.values())}
         for name, (file, key) in plan.files.items():
-            tensor = opened[file].get_slice(key)[rows[name]] if name in rows else opened[file].get_tensor(key)
+            tensor = (
+                taken(opened[file].get_slice(key), pieces[name]) if name in pieces else opened[file].get_tensor(key)
+            )
             refuse_not_finite(f"{path / file}: {key}", tensor)
             yield name, tensor
 

@@ -12,11 +12,12 @@ import torch
 from torch import nn
 
 from algorun_train.common.errors import UserError
-from algorun_train.parallel.shard.sharded_model import local, own_rows, set_own
+from algorun_train.parallel.shard.sharded_model import Splits, local, piece_of, set_own, taken
 
 from .folder_config import ModelFolder
 from .folder_files import refused
 from .folder_model import FolderModule, new_files
+from .tensor_plan import plain_name
 
 ADAPTER = "adapter_model.safetensors"
 # peft's names in a model: weights of its own, a head that trains, and what the folder's model calls a weight without these.
@@ -135,7 +136,7 @@ def base_weights(module: FolderModule, names: Collection[str]) -> dict[str, torc
     RuntimeError if they are others: a weight that nobody fills would be undefined."""
     model: Any = module.model
     found = {
-        re.sub(r"\.(base_layer|original_module)\.", ".", name.removeprefix("base_model.model.")): tensor
+        plain_name(name): tensor
         for name, tensor in model.state_dict(keep_vars=True).items()
         if not OF_ADAPTER.search(name) and TRAINED_HEAD not in name
     }
@@ -144,13 +145,12 @@ def base_weights(module: FolderModule, names: Collection[str]) -> dict[str, torc
     return found
 
 
-def start_trained(module: FolderModule, drawn: Mapping[str, torch.Tensor]) -> None:
+def start_trained(module: FolderModule, drawn: Mapping[str, torch.Tensor], splits: Splits | None = None) -> None:
     """Gives what trains its first values, of a sharded model to this rank's shares: adapters those that `add_adapters` returned,
-    a head those of the folder's head, which the model must have already."""
+    a head those of the folder's head, which the model must have already. `splits` by the names of `module`."""
     for name, parameter in module.named_parameters():
         if name in drawn:
-            rows = own_rows(parameter.data)
-            set_own(parameter.data, drawn[name] if rows is None else drawn[name][rows])
+            set_own(parameter.data, taken(drawn[name], piece_of(name, parameter.data, splits)))
         elif TRAINED_HEAD in name:
             set_own(parameter.data, local(module.get_parameter(name.replace(TRAINED_HEAD, FOLDERS_HEAD)).data))
 

@@ -2,7 +2,7 @@
 """The options of the training entrypoints `ddp` and `pipeline`, one frozen dataclass each. To add an option, add a field,
 and say what becomes of a job that resumes with another value (`OnResume`).
 
-`option_parser.read` fills them from a command line and a TOML file. This module imports no torch: a wrong option is
+`option_parser.read_options` fills them from a command line and a TOML file. This module imports no torch: a wrong option is
 reported before any rank starts.
 """
 
@@ -121,6 +121,12 @@ class DdpJobOptions(ModelOptions):
         "ranks over which a replica's weights, gradients and moments are sharded: a divisor of the ranks, or all",
         FREE,
     )
+    tp: int = option(
+        1,
+        "ranks that compute each layer of a folder's model together, on the same batch: a divisor of the ranks and of the heads",
+        FREE,
+        at_least=1,
+    )
     recompute: bool = option(False, "compute the activations of each layer again in the backward pass", FREE)
     lora: int = option(
         0,
@@ -154,10 +160,11 @@ class DdpJobOptions(ModelOptions):
                     f"option --{name.replace('_', '-')}: {getattr(self, name)}, without --lora; allowed: with --lora; "
                     "fix: give --lora RANK, or leave it out"
                 )
-        if self.compile and self.shard != "1":
-            raise UserError(
-                f"option --compile: with --shard {self.shard}; allowed: with --shard 1; fix: leave one of them out"
-            )
+        for name in ("shard", "tp"):
+            if self.compile and str(value := getattr(self, name)) != "1":
+                raise UserError(
+                    f"option --compile: with --{name} {value}; allowed: with --{name} 1; fix: leave one of them out"
+                )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -178,7 +185,7 @@ class PipelineJobOptions(ModelOptions):
     tied: bool = option(False, "the gpt's head has the weights of its embedding, as in GPT-2", IDENTITY)
     pp: int | None = option(
         None,
-        "ranks per pipeline, a divisor of the number of ranks; by default the smallest divisor from 2",
+        "ranks, or tensor groups, per pipeline: a divisor of their number; by default the smallest divisor from 2",
         FREE,
         at_least=1,
         aliases=("partitions",),
@@ -212,6 +219,12 @@ class PipelineJobOptions(ModelOptions):
         "1",
         "pipelines over which a stage's weights, gradients and moments are sharded: a divisor of their number, or all",
         FREE,
+    )
+    tp: int = option(
+        1,
+        "ranks that compute each layer of a folder's model together: a divisor of the ranks and of the heads",
+        FREE,
+        at_least=1,
     )
     explain: bool = option(False, "show the planned schedule and memory, then measure both in early steps", FREE)
     mp_parameters: str | None = option(None, "options in the form of AWS's model parallel library, a JSON object", FREE)

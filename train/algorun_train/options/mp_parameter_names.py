@@ -7,7 +7,10 @@ SCHEDULES = {"interleaved": "1f1b", "simple": "gpipe"}  # AWS's "interleaved" pu
 # Parameters with one accepted value, and what to use instead of any other value.
 ONLY_DEFAULT: dict[str, tuple[bool | int | str, str]] = {
     "horovod": (False, "TensorFlow only; use ddp"),
-    "tensor_parallel_degree": (1, "there is no tensor parallelism here; use more partitions"),
+    "tensor_parallel_degree": (
+        1,
+        "there is no tensor parallelism here; use more partitions, or --model FOLDER --tp N of ddp and pipeline (docs/models.md)",
+    ),
     "offload_activations": (False, "use recompute True beside mp_parameters, or smp.set_activation_checkpointing"),
     "contiguous": (True, "stages are always contiguous"),
     "ddp_dist_backend": ("auto", "the backend is NCCL on GPUs and Gloo elsewhere"),

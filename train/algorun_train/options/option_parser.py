@@ -32,7 +32,7 @@ ELSEWHERE = {
 }
 
 
-def read(cls: type[T], argv: list[str]) -> T:
+def read_options(cls: type[T], argv: list[str]) -> T:
     """Reads one `cls`. An option of `argv` wins over the file that `--config` names, and the file over the default.
 
     Raises UserError for an unknown option (the text names the nearest known one), a value that is not allowed, a missing

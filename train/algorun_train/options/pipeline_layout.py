@@ -7,19 +7,20 @@ from algorun_train.parallel.layout.layout import Layout
 
 from .job_options import PipelineJobOptions, divisors
 from .mp_parameters import MpParameters
-from .shard_layout import shards_among
+from .shard_layout import shards_among, tensor_groups
 
 PER_RANK = 4  # microbatches per rank of a pipeline, at most, by default: the bubble is then below a fifth
 
 
 def lay_out(config: PipelineJobOptions, mp: MpParameters, world_size: int, torch: str = "") -> Layout:
     """The layout of a job under this version of torch. Raises UserError, which names the rule that the options break."""
-    pp = config.pp or next((n for n in range(2, world_size + 1) if world_size % n == 0), 1)
-    shape = grid(world_size, pp, config.placement, mp.named("pp", pp))
+    places, what = tensor_groups(config.tp, world_size), "ranks" if config.tp == 1 else "tensor groups"
+    pp = config.pp or next((n for n in range(2, places + 1) if places % n == 0), 1)
+    shape = grid(world_size, pp, config.placement, mp.named("pp", pp), config.tp)
     if shape.dp > 1 and not mp.ddp:
         raise UserError(
-            f"mp_parameters: partitions = {pp} on {world_size} ranks; allowed: {world_size} without ddp; "
-            'fix: "ddp": true, or as many partitions as ranks'
+            f"mp_parameters: partitions = {pp} on {places} {what}; allowed: {places} without ddp; "
+            f'fix: "ddp": true, or as many partitions as {what}'
         )
     name = schedules.ALIASES.get(config.schedule, config.schedule)
     least, most = schedules.find(name).chunks

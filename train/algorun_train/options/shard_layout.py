@@ -1,4 +1,5 @@
-"""Decides over how many ranks a job shards its model, from --shard and the number of ranks. Pure, so all ranks decide the same."""
+"""Decides over how many ranks a job shards its model, from --shard, --tp and the number of ranks. Pure, so all ranks decide the
+same."""
 
 from algorun_train.common.errors import UserError
 
@@ -6,8 +7,19 @@ from .job_options import DdpJobOptions, divisors
 
 
 def shards_of(options: DdpJobOptions, ranks: int) -> int:
-    """Ranks of a replica: each holds 1 / that of weights, gradients and moments. 1: nothing is sharded. Raises UserError."""
-    return shards_among(options.shard, ranks, "ranks")
+    """Ranks that share a replica's weights, or tensor groups that do (--tp). 1: nothing is sharded. Raises UserError."""
+    groups = tensor_groups(options.tp, ranks)
+    return shards_among(options.shard, groups, "ranks" if options.tp == 1 else "tensor groups")
+
+
+def tensor_groups(tensor: int, ranks: int) -> int:
+    """The number of groups of `tensor` ranks. Raises UserError if that does not divide the ranks."""
+    if ranks % tensor:
+        raise UserError(
+            f"option --tp: {tensor} does not divide the {ranks} ranks; allowed: {divisors(ranks)}; "
+            "fix: use one of them, or another number of ranks"
+        )
+    return ranks // tensor
 
 
 def shards_among(asked: str, number: int, what: str) -> int:

@@ -128,9 +128,9 @@ class Communicator:
         """The `value` of every rank, in the order of ranks. The values must be picklable."""
         if not self.world.distributed:
             return [value]
-        payload = torch.frombuffer(bytearray(self._packing.pack(value).data), dtype=torch.uint8)
-        sizes = [int(row[0]) for row in self.exchange([float(len(payload))])]
-        return [self._packing.unpack(packed.numpy().tobytes()) for packed in self.gather_bytes(payload, sizes)]
+        content = torch.frombuffer(bytearray(self._packing.pack(value).data), dtype=torch.uint8)
+        sizes = [int(row[0]) for row in self.exchange([float(len(content))])]
+        return [self._packing.unpack(packed.numpy().tobytes()) for packed in self.gather_bytes(content, sizes)]
 
     def gather_bytes(self, mine: torch.Tensor, sizes: list[int]) -> list[torch.Tensor]:
         """The tensor of every rank, in the order of ranks: uint8 `[sizes[rank]]`, on the CPU. All ranks give the same `sizes`."""

@@ -137,7 +137,7 @@ def _words() -> str:
 
 
 def _first_line(error: BaseException) -> str:
-    """The first line of an error. The lines below it are C++ frames and advice that torch adds."""
+    """The first line of an error. The lines below it are C++ frames, and what torch advises."""
     return next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
 
 

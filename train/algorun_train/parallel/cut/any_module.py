@@ -90,12 +90,12 @@ class Cut:
         other._builder = self._builder.over(model)
         return other
 
-    def stage(self, begin: int, end: int) -> nn.Module:
+    def stage(self, begin: int, end: int, change: Callable[[nn.Module], None] | None = None) -> nn.Module:
         """Segments begin .. end - 1 as a module; see `segments.Cutting.stage`."""
         if not 0 <= begin < end <= len(self.segments):
             raise ValueError(f"stage({begin}, {end}) of {len(self.segments)} segments")
         untouched = self.found.crossings[begin].untouched
-        return self._builder.stage(self._builder.model, self.found.places, begin, end, untouched)
+        return self._builder.stage(self._builder.model, self.found.places, begin, end, untouched, change)
 
 
 class Search:

@@ -45,10 +45,11 @@ class Builder:
         begin: int,
         end: int,
         untouched: frozenset[int] = frozenset(),
+        change: Callable[[nn.Module], None] | None = None,
     ) -> PartialForward:
         """Segments begin .. end - 1 of `model`, which is the recorded model or a copy of it.
 
-        `untouched`: entry tensors that no gradient reaches.
+        `untouched`: entry tensors that no gradient reaches. `change`: see `segments.Cutting.stage`.
         """
         enter = places[begin - 1] if begin else None
         leave = places[end - 1] if end <= len(places) else None
@@ -80,6 +81,8 @@ class Builder:
             for name, buffer in module._buffers.items():
                 if buffer is not None and id(buffer) in known and known[id(buffer)][0] in read:
                     module._non_persistent_buffers_set.add(name)
+        if change:
+            change(copied)  # first: the stage wraps the modules that it skips, enters or leaves around this change
         plan = StagePlan(
             begin=enter,
             end=leave,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import nn
 
@@ -23,10 +25,12 @@ class UncutModel:
         self.segments: tuple[SegmentSpec, ...] = (SegmentSpec("model", ("model",), names, entry),)
         self.output = output
 
-    def stage(self, begin: int, end: int) -> nn.Module:
-        """The model as a module that takes the tensors of its arguments: `begin` is 0 and `end` 1."""
+    def stage(self, begin: int, end: int, change: Callable[[nn.Module], None] | None = None) -> nn.Module:
+        """The model as a module that takes the tensors of its arguments: `begin` is 0 and `end` 1. `change` changes it itself."""
         if (begin, end) != (0, 1):
             raise ValueError(f"stage({begin}, {end}) of 1 segment")
+        if change:
+            change(self._model)
         args, kwargs = self._arguments
         if not kwargs and all(isinstance(arg, torch.Tensor) for arg in args):
             return self._model

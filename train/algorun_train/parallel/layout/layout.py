@@ -32,9 +32,14 @@ class Layout:
         """One pipeline, as schedules and partition see it."""
         return PipelineShape(self.schedule, self.grid.pp, self.chunks, self.microbatches)
 
+    @property
+    def member(self) -> str:
+        """What computes a stage, in a word for the log."""
+        return "rank" if self.grid.tensor == 1 else "tensor group"
+
     def __str__(self) -> str:
         return (
-            f"{_count(self.grid.dp, 'pipeline')} of {_count(self.grid.pp, 'rank')} ({self.grid.placement}), "
+            f"{_count(self.grid.dp, 'pipeline')} of {_count(self.grid.pp, self.member)} ({self.grid.placement}), "
             f"{_count(self.stages, 'stage')}, schedule {self.schedule}, "
             f"{self.microbatches} microbatches of {self.microbatch}"
             + (f", sharded over {self.shards} pipelines" if self.shards > 1 else "")

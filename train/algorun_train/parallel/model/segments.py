@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -49,13 +50,15 @@ class Cutting(Protocol):
     example: tuple[torch.Tensor, ...]
     """the tensors among the model's arguments, of one microbatch"""
 
-    def stage(self, begin: int, end: int) -> nn.Module:
+    def stage(self, begin: int, end: int, change: Callable[[nn.Module], None] | None = None) -> nn.Module:
         """Segments begin .. end - 1 as a module.
 
         Called with the entry tensors of segment `begin`, it returns the entry tensors of segment `end` (a tensor if there
         is one, else a tuple), or the model's own output if `end` is the number of segments. Its parameters, buffers and
         keys of the state dict have the model's names. Its parameters are the model's own objects, also if several stages
         use one. Every tensor between two stages is a floating-point tensor and gets a gradient: zeros if none reaches it.
+        `change(model)` is called first: it may give the modules of the stage, which lie in a copy of the whole model, other
+        parameters and forwards. Modules of other stages have no parameters there.
         """
         ...
 

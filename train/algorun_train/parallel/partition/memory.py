@@ -23,12 +23,15 @@ class MemoryModel:
     """a stage keeps only what enters it, and computes the activations of one microbatch at a time again"""
     shards: int = 1
     """pipelines that share the weights of a stage"""
+    held: float = 1.0
+    """the share of the weights that each rank of a tensor group has"""
 
     def states(self, parameter_bytes: int) -> int:
         """Weights, their gradients (of the same type) and the optimizer's moments.
 
         Of weights and moments a rank has its share. Gradients are whole until the last microbatch.
         """
+        parameter_bytes = round(parameter_bytes * self.held)
         return parameter_bytes + -(-(1 + self.moments) * parameter_bytes // self.shards)
 
     def buffers(self, entry_bytes: int, exit_bytes: int, microbatches: int) -> int:

@@ -81,7 +81,7 @@ def write(path: Path, job: Job, segments: Sequence[SegmentProfile], partition: P
     files.write_json(path, table)
 
 
-def read(path: Path) -> PartitionFile:
+def read_partition(path: Path) -> PartitionFile:
     """The content of a file of this version or of 0.1.0.
 
     Raises UserError if it cannot be read, is not JSON, or has another format or a value that is not allowed.

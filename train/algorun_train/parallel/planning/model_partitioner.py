@@ -62,15 +62,18 @@ class ModelPartitioner:
         comm: Communicator,
         loss: Loss | None = None,
         build: Callable[[], nn.Module] | None = None,
+        held: float = 1.0,
     ) -> None:
-        """`loss` of the output of one microbatch counts with the last segment of the profile.
+        """`loss` of the output of one microbatch counts with the last segment of the profile. `held` is the share of the weights that
+        each rank of a tensor group has; times and activations are those of whole layers.
 
         The weights of `model` may have no memory (torch's meta device), with more than one stage. `build` then makes the same
         model with weights on the CPU, which rank 0 has while it searches for cuts.
         """
         self._build = build
         self._model, self._layout, self._options, self._comm, self._loss = model, layout, options, comm, loss
-        self._memory = MemoryModel(options.moments, preallocated(torch.__version__), options.recompute, layout.shards)
+        preallocates = preallocated(torch.__version__)
+        self._memory = MemoryModel(options.moments, preallocates, options.recompute, layout.shards, held)
 
     def partition(self, example: object, default_file: Path) -> PartitionedModel:
         """The partition of `options.file` if it exists, else a new one, which is written there, or to `default_file`.
@@ -213,7 +216,7 @@ class ModelPartitioner:
 
 
 def _read(path: Path) -> PartitionFile | None:
-    return partition_file.read(path) if path.exists() else None
+    return partition_file.read_partition(path) if path.exists() else None
 
 
 def _has_unknown_units(file: PartitionFile, cutting: Cutting) -> bool:

@@ -8,6 +8,8 @@ from typing import TypeVar
 
 import torch
 
+from algorun_train.parallel.shard.sharded_model import local
+
 from .pipeline import Pipeline
 
 T = TypeVar("T")
@@ -32,7 +34,7 @@ class SavedBytes:
     """
 
     def __init__(self, apart: Iterable[torch.Tensor] = ()) -> None:
-        self._apart = {tensor.untyped_storage().data_ptr() for tensor in apart}
+        self._apart = {_storage(tensor).data_ptr() for tensor in apart}
         self._users: Counter[int] = Counter()
         self.now = self.peak = 0
         self._hooks = torch.autograd.graph.saved_tensors_hooks(self._pack, self._unpack)
@@ -45,7 +47,7 @@ class SavedBytes:
         self._hooks.__exit__(*error)
 
     def _pack(self, tensor: torch.Tensor) -> _Saved:
-        storage = tensor.untyped_storage()
+        storage = _storage(tensor)
         place = storage.data_ptr()
         if place not in self._apart:
             if not self._users[place]:
@@ -60,13 +62,18 @@ class SavedBytes:
 
     def dropped(self, tensor: torch.Tensor) -> None:
         """Autograd needs this tensor no more."""
-        storage = tensor.untyped_storage()
+        storage = _storage(tensor)
         place = storage.data_ptr()
         if place not in self._apart:
             self._users[place] -= 1
             if not self._users[place]:
                 del self._users[place]
                 self.now -= storage.nbytes()
+
+
+def _storage(tensor: torch.Tensor) -> torch.UntypedStorage:
+    """The storage of this rank's part, if ranks share the tensor: the whole tensor has none."""
+    return local(tensor).untyped_storage()
 
 
 def peak_bytes(pipeline: Pipeline, step: Callable[[], T]) -> tuple[T, int]:

@@ -9,13 +9,16 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
+from algorun_train.common.activity import say_norms
 from algorun_train.common.errors import UserError
 from algorun_train.parallel import schedules
 from algorun_train.parallel.model.memory import give_memory
 from algorun_train.parallel.model.model_stages import ModelStages
 from algorun_train.parallel.model.precision import AUTOCAST
-from algorun_train.parallel.shard.sharded_model import gathered_state
+from algorun_train.parallel.shard.sharded_model import SplitModel, Splits, gathered_state
 from algorun_train.parallel.shard.sharded_model import give_memory as give_shares_memory
+from algorun_train.parallel.shard.split import TensorParts, united
+from algorun_train.parallel.shard.tensor_gradients import TensorGradients
 
 from . import gradient_norm
 from .forward import ForwardPasses
@@ -50,6 +53,7 @@ class Pipeline:
         options: RunOptions,
         loss: Loss | None = None,
         beside: Pipeline | None = None,
+        split: SplitModel | None = None,
     ) -> None:
         """`loss(output, target)` is the loss of one microbatch, on the last stage; None: every `run` has its own.
 
@@ -58,6 +62,8 @@ class Pipeline:
         one shares its parameters, its buffers, and the sums of their gradients.
         Weights that have no memory (torch's meta device) get some; what is in it is undefined: fill `weights.tensors()`.
         If `axes` has a mesh, each rank holds shares of its stages' weights; those that have memory must be equal on all ranks.
+        In a tensor group `split(model)` leaves each rank its part of the weights of a stage, which have no memory yet, and
+        returns how; it is called with a copy of the whole model in which other stages have no weights.
         Raises UserError for recomputation with a schedule that splits the backward pass, and if `axes` has a mesh for a
         weight that several stages of a rank use.
         """
@@ -67,8 +73,8 @@ class Pipeline:
         rank_of_stage, boundaries = _ranks_of_stages(model, axes, options), model.boundaries()
         self._inputs, shared = boundaries[0], shared_weights(model)
         if axes.mesh:
-            _check_shared(shared, rank_of_stage)
-        self.stages = _stages_of_rank(model, rank_of_stage, axes, options)
+            _check_shared(shared, rank_of_stage, "--shard" if axes.shard_mesh else "--tp")
+        self.stages, parts = _stages_of_rank(model, rank_of_stage, axes, options, split)
         """this rank's stages by number, in the order of the model"""
         self.recorder = Recorder(axes.device)
         """times the computations of a step, once started"""
@@ -82,13 +88,17 @@ class Pipeline:
             """the weights that several stages use"""
             self.gradients = GradientSum(
                 named.values(),
-                None if axes.mesh else axes.dp_group,  # FSDP2 has averaged them
+                None if axes.shard_mesh else axes.dp_group,  # FSDP2 has averaged them
                 self._countable_passes(),
                 options.mean,
                 self.shared_weights,
             )
             """sums this rank's gradients over the replicas"""
+            self.splits = Splits(parts.splits, axes.tensor) if axes.tensor else None
+            """the weights of which each rank of a tensor group has a part"""
+            self._parts = TensorGradients(named, axes.mesh, parts) if axes.mesh and axes.tensor else None
         else:
+            self.splits, self._parts = beside.splits, beside._parts
             self.shared_weights, self.gradients = beside.shared_weights, beside.gradients
             self.weights.take_buffers(beside.weights)
 
@@ -115,10 +125,10 @@ class Pipeline:
         return self.weights.state_dict()
 
     def whole_state(self) -> dict[str, torch.Tensor]:
-        """`state_dict` with whole tensors. If the weights are sharded, on the ranks of the first pipeline only, and {} on all
+        """`state_dict` with whole tensors. If several ranks share weights, on the ranks of the first pipeline only, and {} on all
         others; call it on all ranks then."""
         mesh, state = self.axes.mesh, self.weights.state_dict()
-        return gathered_state(state, mesh) if mesh else state
+        return gathered_state(state, mesh, self.splits) if mesh else state
 
     def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
         """Loads this rank's weights. Needs no other rank.
@@ -177,10 +187,12 @@ class Pipeline:
         """
         self.shared_weights.begin()
         # FSDP2 takes the mean over the pipelines.
-        times = self.axes.grid.dp if self.axes.mesh and not self._options.mean else 1
+        times = self.axes.grid.dp if self.axes.shard_mesh and not self._options.mean else 1
         total = self._training.run(microbatches, loss, scale * times)
         if reduce:
             self.gradients.finish()
+            if self._parts:
+                self._parts.add_up()
         return total
 
     def overlap(self, enabled: bool) -> None:
@@ -232,7 +244,8 @@ class Pipeline:
         return loss
 
     def clip(self, norm: float) -> torch.Tensor:
-        """Scales all gradients of the pipeline so that their norm is at most `norm`. Call it on all ranks of the pipeline.
+        """Scales all gradients of the pipeline so that their norm is at most `norm`. Call it on all ranks of the pipeline, and of
+        their tensor groups.
 
         Args:
             norm: the largest 2-norm over the gradients of all stages, above 0. A shared weight counts once.
@@ -240,15 +253,27 @@ class Pipeline:
         Returns:
             The norm before, a float64 scalar, equal on all ranks of the pipeline.
         """
-        total = self.norm(self.parameters())
+        owned = [p for p in self.shared_weights.owned(self.parameters()) if p.grad is not None]
+        norms = gradient_norm.of_each([p.grad for p in owned if p.grad is not None], 2.0)
+        say_norms(owned, norms)
+        total = self._over_stages(owned, norms, 2.0)
         gradient_norm.scale_to([p.grad for p in self.parameters() if p.grad is not None], norm, total)
         return total
 
     def norm(self, parameters: Iterable[torch.Tensor], order: float = 2.0) -> torch.Tensor:
         """The norm, a float64 scalar, of the gradients of the parameters that all ranks of the pipeline give. A shared
         weight counts once."""
-        owned = self.shared_weights.owned(parameters)
-        return gradient_norm.norm([p.grad for p in owned if p.grad is not None], self.axes, order)
+        owned = [p for p in self.shared_weights.owned(parameters) if p.grad is not None]
+        norms = gradient_norm.of_each([p.grad for p in owned if p.grad is not None], order)
+        return self._over_stages(owned, norms, order)
+
+    def _over_stages(self, owned: Sequence[torch.Tensor], norms: Sequence[torch.Tensor], order: float) -> torch.Tensor:
+        if self._parts is None:
+            return gradient_norm.over_stages(norms, self.axes, order)
+        found: dict[bool, list[torch.Tensor]] = {False: [], True: []}
+        for weight, norm in zip(owned, norms, strict=True):
+            found[self._parts.is_split(weight)].append(norm)
+        return gradient_norm.over_stages(found[False], self.axes, order, found[True])
 
     def take_buffers(self, other: Pipeline) -> None:
         """Replaces the buffers by those of a pipeline of the same stages: both then have the same tensors."""
@@ -269,32 +294,43 @@ def _ranks_of_stages(model: ModelStages, axes: Axes, options: RunOptions) -> tup
     return schedules.rank_of(options.schedule, ranks, stages // ranks) if ranks > 1 else (0,) * stages
 
 
-def _check_shared(shared: Sequence[SharedWeight], rank_of_stage: Sequence[int]) -> None:
-    """Raises UserError for a weight of several stages of one rank: FSDP2 would make two of it."""
+def _check_shared(shared: Sequence[SharedWeight], rank_of_stage: Sequence[int], option: str) -> None:
+    """Raises UserError for a weight of several stages of one rank: FSDP2, or a tensor group, would make two of it."""
     for each in shared:
         ranks = [rank_of_stage[stage] for stage in each.stages]
         if len(set(ranks)) < len(ranks):
             raise UserError(
-                f"option --shard: weight {each.name} is used by several stages of one rank; allowed: by one stage of a rank; "
-                "fix: --chunks 1, or --shard 1"
+                f"option {option}: weight {each.name} is used by several stages of one rank; allowed: by one stage of a rank; "
+                f"fix: --schedule 1f1b, or {option} 1"
             )
 
 
 def _stages_of_rank(
-    model: ModelStages, rank_of_stage: Sequence[int], axes: Axes, options: RunOptions
-) -> dict[int, Stage]:
+    model: ModelStages, rank_of_stage: Sequence[int], axes: Axes, options: RunOptions, split: SplitModel | None
+) -> tuple[dict[int, Stage], TensorParts]:
+    """The stages of this rank, and what it has parts of."""
+    found: list[TensorParts] = []
+
+    def in_parts(copied: nn.Module) -> None:
+        assert split is not None
+        found.append(split(copied))
+
+    change = in_parts if split else None
     spans, outputs = list(zip(model.begins, model.ends, strict=True)), model.boundaries()[1:]
     last = len(spans) - 1
     stages = {
-        index: Stage(model.cutting.stage(*spans[index]), outputs[index], axes.device.type, options, sends=index < last)
+        index: Stage(
+            model.cutting.stage(*spans[index], change), outputs[index], axes.device.type, options, sends=index < last
+        )
         for index, rank in enumerate(rank_of_stage)
         if rank == axes.pp_rank
     }
-    if axes.mesh is None:
+    mesh = axes.shard_mesh
+    if mesh is None:
         give_memory(stages.values(), axes.device)
-    for stage in stages.values() if axes.mesh else ():
-        assert axes.mesh is not None
-        stage.shard(axes.mesh, options.microbatches)
+    for stage in stages.values() if mesh else ():
+        assert mesh is not None
+        stage.shard(mesh, options.microbatches)
         if any(parameter.is_meta for parameter in stage.parameters()):
             give_shares_memory(stage.module, axes.device)
-    return {index: stage.to(axes.device) for index, stage in stages.items()}
+    return {index: stage.to(axes.device) for index, stage in stages.items()}, united(found)

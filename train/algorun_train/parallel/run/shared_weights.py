@@ -200,4 +200,4 @@ def _group(ranks: tuple[int, ...], axes: Axes) -> dist.ProcessGroup:
     made: list[dist.ProcessGroup] = [
         dist.new_group([pipeline[rank] for rank in ranks], timeout=COLLECTIVE_TIMEOUT) for pipeline in grid.pipelines
     ]
-    return made[axes.dp_rank]
+    return made[axes.pipeline]

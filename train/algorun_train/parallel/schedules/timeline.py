@@ -49,7 +49,7 @@ class Timeline:
 
     @property
     def bubble(self) -> float:
-        """The idle share of all ranks together."""
+        """The share of the step in which ranks compute nothing, of all ranks together."""
         return sum(self.bubbles) / len(self.ranks)
 
 

@@ -1,12 +1,12 @@
 """Shards a model over the ranks of a replica, and turns shares into whole tensors and back.
 
 Ranks `r x shards .. (r + 1) x shards - 1` are replica r, so the ranks of a replica are next to each other: on one host, if
-the host has enough of them.
+the host has enough of them. With tensor parallelism a tensor group of ranks stands for each of these, also next to each other.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -20,42 +20,108 @@ from algorun_train.parallel.layout.grid import Grid
 from algorun_train.ranks.host_copies import HostCopies
 from algorun_train.ranks.own_group import own_group
 
-SHARD, REPLICA = "shard", "replica"  # axes of the mesh
+from .split import OwnPiece, Split, TensorParts
+
+SplitModel = Callable[[nn.Module], TensorParts]
+"""leaves this rank of a tensor group its part of a model's weights, and returns how"""
+SHARD, REPLICA, TENSOR = "shard", "replica", "tp"  # axes of the meshes
+
+
+@dataclass(frozen=True, slots=True)
+class TensorAxis:
+    """The place of this rank among the ranks that compute each layer together, on the same batch."""
+
+    mesh: DeviceMesh
+    ranks: int
+    index: int
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The ranks of this tensor group."""
+        return self.mesh.get_group()
 
 
 @dataclass(frozen=True, slots=True)
 class ShardMesh:
-    """The place of this rank among replicas x shards."""
+    """The place of this rank among replicas x shards, or replicas x shards x ranks of a tensor group."""
 
     mesh: DeviceMesh
+    """the ranks that hold the same part of split weights: replicas x shards"""
     shards: int
-    """ranks of a replica"""
     index: int
     """the number of this rank's share, from 0"""
     is_first_replica: bool
     """whether this rank belongs to the replica that writes checkpoints and the artifact"""
     replicas: int
+    tensor: TensorAxis | None = None
+    members_group: dist.ProcessGroup | None = None
+    """all ranks of this replica; None if they are those of `mesh`"""
 
     @property
     def group(self) -> dist.ProcessGroup:
         """The ranks of this replica."""
+        return self.members_group or self.shard_group
+
+    @property
+    def shard_group(self) -> dist.ProcessGroup:
+        """The ranks that share the weights of this rank by rows."""
         return self.mesh.get_group(SHARD)
 
+    @property
+    def members(self) -> int:
+        """The number of ranks of a replica."""
+        return self.shards * (self.tensor.ranks if self.tensor else 1)
 
-def make_mesh(device: torch.device, rank: int, size: int, shards: int) -> ShardMesh:
-    """The mesh of `size` ranks, in replicas of `shards` ranks. Call it on all ranks. `shards` divides `size`."""
-    mesh = _mesh_of(device, rank, [range(size)], shards)
-    return ShardMesh(mesh, shards, rank % shards, rank < shards, size // shards)
+    @property
+    def member(self) -> int:
+        """The number of this rank in its replica, from 0."""
+        return self.index * self.tensor.ranks + self.tensor.index if self.tensor else self.index
+
+
+def make_mesh(device: torch.device, rank: int, size: int, shards: int, tensor: int = 1) -> ShardMesh:
+    """The mesh of `size` ranks, in replicas of `shards` tensor groups of `tensor` ranks. Call it on all ranks. `shards` x `tensor`
+    divides `size`."""
+    copies = [range(index, size, tensor) for index in range(tensor)]
+    mesh = _mesh_of(device, rank, copies, shards)
+    number = rank // tensor
+    place = shards, number % shards, number < shards, size // tensor // shards
+    if tensor == 1:
+        return ShardMesh(mesh, *place)
+    axis = _tensor_axis(device, rank, size, tensor)
+    members = own_group(rank, _successive(size, shards * tensor)) if shards > 1 else axis.group
+    return ShardMesh(mesh, *place, axis, members)
+
+
+def _successive(size: int, count: int) -> list[range]:
+    """The numbers below `size` in groups of `count` that follow each other."""
+    return [range(begin, begin + count) for begin in range(0, size, count)]
 
 
 def make_mesh_of_stages(device: torch.device, grid: Grid, rank: int, shards: int) -> ShardMesh:
-    """The mesh of the ranks that hold the same stages as this rank, in replicas of `shards` ranks. Call it on all ranks.
+    """The mesh of the ranks that hold the same stages as this rank, in replicas of `shards` ranks, or tensor groups. Call it on
+    all ranks.
 
     Successive pipelines form a replica. `shards` divides the number of pipelines.
     """
     number, _ = grid.place(rank)
+    place = shards, number % shards, number < shards, grid.dp // shards
     mesh = _mesh_of(device, rank, grid.replicas, shards)
-    return ShardMesh(mesh, shards, number % shards, number < shards, grid.dp // shards)
+    if grid.tensor == 1:
+        return ShardMesh(mesh, *place)
+    members = [
+        [grid.rank(dp, pp, index) for dp in range(first, first + shards) for index in range(grid.tensor)]
+        for pp in range(grid.pp)
+        for first in range(0, grid.dp, shards)
+    ]
+    axis = _tensor_axis(device, rank, grid.dp * grid.pp * grid.tensor, grid.tensor)
+    return ShardMesh(mesh, *place, axis, own_group(rank, members) if shards > 1 else axis.group)
+
+
+def _tensor_axis(device: torch.device, rank: int, size: int, tensor: int) -> TensorAxis:
+    """This rank among the `tensor` ranks, two at least, of its tensor group. Call it on all `size` ranks."""
+    group = own_group(rank, _successive(size, tensor))
+    assert group is not None
+    return TensorAxis(DeviceMesh.from_group(group, device.type, mesh_dim_names=(TENSOR,)), tensor, rank % tensor)
 
 
 def _mesh_of(device: torch.device, rank: int, copies: Sequence[Sequence[int]], shards: int) -> DeviceMesh:
@@ -68,11 +134,12 @@ def _mesh_of(device: torch.device, rank: int, copies: Sequence[Sequence[int]], s
         return DeviceMesh(device.type, list(own), mesh_dim_names=(SHARD,))
     replicas = [ranks[begin : begin + shards] for ranks in copies for begin in range(0, len(ranks), shards)]
     within = own_group(rank, replicas)
-    assert within is not None  # of two ranks at least
-    if len(own) == shards:
+    if within is not None and len(own) == shards:
         return DeviceMesh.from_group(within, device.type, mesh_dim_names=(SHARD,))
     across = own_group(rank, [ranks[index::shards] for ranks in copies for index in range(shards)])
-    assert across is not None
+    assert across is not None  # of two ranks at least
+    if within is None:
+        return DeviceMesh.from_group(across, device.type, mesh_dim_names=(REPLICA,))
     numbers = torch.tensor(list(own), dtype=torch.int).view(-1, shards)
     return DeviceMesh.from_group([across, within], device.type, mesh=numbers, mesh_dim_names=(REPLICA, SHARD))
 
@@ -108,9 +175,43 @@ def own_rows(like: torch.Tensor) -> slice | None:
     return slice(begin, begin + like.to_local().shape[0])
 
 
-def set_own(like: torch.Tensor, rows: torch.Tensor) -> None:
-    """Overwrites this rank's share with `rows`, or all of `like` if it is no share."""
-    local(like).copy_(rows)
+@dataclass(frozen=True, slots=True)
+class Splits:
+    """How the ranks of a tensor group share weights, by name; a name that is not in `by_name` is whole on each of them."""
+
+    by_name: Mapping[str, Split]
+    axis: TensorAxis
+
+    def renamed(self, names: Mapping[str, str]) -> Splits:
+        """The same for weights that have other names elsewhere: `names` has ours for each of theirs."""
+        return Splits({new: self.by_name[old] for new, old in names.items() if old in self.by_name}, self.axis)
+
+
+def piece_of(name: str, like: torch.Tensor, splits: Splits | None) -> OwnPiece | None:
+    """What this rank holds of the whole weight of that name; None if it holds all. `like` is what it holds."""
+    rows, split = own_rows(like), splits.by_name.get(name) if splits else None
+    if splits is None or split is None:
+        return None if rows is None else OwnPiece(None, 0, rows)
+    return OwnPiece(split, splits.axis.index, rows)
+
+
+def whole_shape(name: str, like: torch.Tensor, splits: Splits | None) -> torch.Size:
+    """The shape of the whole weight, of which this rank holds `like`."""
+    split = splits.by_name.get(name) if splits else None
+    return torch.Size(split.shape) if split else like.shape
+
+
+def taken(whole: torch.Tensor, piece: OwnPiece | None) -> torch.Tensor:
+    """The piece of a whole tensor; `whole` itself if `piece` is None."""
+    if piece is None:
+        return whole
+    found = [whole[index] for index in piece.indices()]
+    return found[0] if len(found) == 1 else torch.cat(found, piece.dim)
+
+
+def set_own(like: torch.Tensor, piece: torch.Tensor) -> None:
+    """Overwrites this rank's share with `piece`, or all of `like` if it is no share."""
+    local(like).copy_(piece)
 
 
 def local(tensor: torch.Tensor) -> torch.Tensor:
@@ -127,53 +228,108 @@ def laid_out(share: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
     )
 
 
-def own_share(whole: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """This rank's share of `whole`, laid out as `like`; `whole` itself if `like` is no share or has another shape."""
-    if not isinstance(like, DTensor) or whole.shape != like.shape:
+def own_share(whole: torch.Tensor, like: torch.Tensor, name: str = "", splits: Splits | None = None) -> torch.Tensor:
+    """This rank's share of `whole`, laid out as `like`; `whole` itself if `like` is no share or has another shape. `name` is that of
+    the weight, in `splits`."""
+    piece = piece_of(name, like, splits)
+    if piece is None or whole.shape != whole_shape(name, like, splits):
         return whole
-    held = like.to_local()
-    begin, _ = _rows(like)
-    return laid_out(whole[begin : begin + held.shape[0]].to(held.device, copy=True).contiguous(), like)
+    return laid_out(taken(whole, piece).to(local(like).device, copy=True).contiguous(), like)
 
 
-def gathered(tensor: torch.Tensor, owner: int, mesh: ShardMesh, host: HostCopies | None = None) -> torch.Tensor | None:
-    """The whole of `tensor` in the host's memory of share number `owner`; None on the other ranks of the replica.
+def gathered(
+    tensor: torch.Tensor, owner: int, mesh: ShardMesh, host: HostCopies | None = None, split: Split | None = None
+) -> torch.Tensor | None:
+    """The whole of `tensor` in the host's memory of member number `owner`; None on the other ranks of the replica.
 
     Call it on all ranks of a replica. Only the owner needs memory for the whole tensor. With `host` it is undefined until that
-    has waited.
+    has waited. `split` says how the ranks of a tensor group share it.
     """
-    if not isinstance(tensor, DTensor):
-        if mesh.index != owner:
+    is_owner = mesh.member == owner
+    if split is None and not isinstance(tensor, DTensor):
+        if not is_owner:
             return None
         return host.copy(tensor) if host else tensor.detach().to("cpu", copy=True)
-    share = tensor.to_local().detach()
-    _, rows = _rows(tensor)
-    padded = share.new_zeros(rows, *tensor.shape[1:])
-    padded[: share.shape[0]] = share
-    is_owner = mesh.index == owner
-    pieces = [torch.empty_like(padded) for _ in range(mesh.shards)] if is_owner else None
+    share = local(tensor).detach()
+    padded = _padded(share, _largest(tensor, split))
+    pieces = [torch.empty_like(padded) for _ in range(mesh.members)] if is_owner else None
     dist.gather(padded, pieces, dst=dist.get_global_rank(mesh.group, owner), group=mesh.group)
     if pieces is None:
         return None
+    if split is not None:
+        joined = _joined(pieces, split, mesh.shards)
+        return host.copy(joined) if host else joined.cpu()
+    own = pieces[:: mesh.members // mesh.shards]  # the ranks of a tensor group hold the same
     if host:
-        return host.joined(pieces, tensor.shape)
+        return host.joined(own, tensor.shape)
     whole = torch.empty(tensor.shape, dtype=tensor.dtype)
-    for number, piece in enumerate(pieces):
+    rows = len(padded)
+    for number, piece in enumerate(own):
         held = whole[number * rows : (number + 1) * rows]
         held.copy_(piece[: held.shape[0]])
     return whole
 
 
-def gathered_weights(model: nn.Module, mesh: ShardMesh) -> dict[str, torch.Tensor]:
-    """The whole state dict on rank 0, gathered tensor by tensor; {} on the other ranks. Call it on all ranks."""
-    return gathered_state(model.state_dict(), mesh)
+def _largest(tensor: torch.Tensor, split: Split | None) -> tuple[int, ...]:
+    """The shape of the largest piece that a rank holds of such a tensor."""
+    first, *rest = split.local_shape(0) if split else tensor.shape
+    if not isinstance(tensor, DTensor):
+        return (first, *rest)
+    return (-(-first // tensor.device_mesh.size(tensor.device_mesh.ndim - 1)), *rest)
 
 
-def gathered_state(state: Mapping[str, torch.Tensor], mesh: ShardMesh) -> dict[str, torch.Tensor]:
-    """Whole tensors on the first rank of the mesh, gathered one by one; {} on its other ranks. Call it on all of them."""
+def _padded(share: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    """`share` in the first corner of a tensor of `shape`: all ranks send the same number of bytes."""
+    if share.shape == shape:
+        return share.contiguous()
+    padded = share.new_zeros(shape)
+    padded[tuple(slice(size) for size in share.shape)] = share
+    return padded
+
+
+def _joined(pieces: Sequence[torch.Tensor], split: Split, shards: int) -> torch.Tensor:
+    """The whole of a tensor that is split between the ranks of a tensor group, and then sharded by rows. `pieces` are those of all
+    members, padded."""
+    whole = pieces[0].new_empty(split.shape)
+    for member, padded in enumerate(pieces):
+        shard_number, rank = divmod(member, split.ranks)
+        shape = split.local_shape(rank)
+        each = -(-shape[0] // shards)
+        begin = min(shard_number * each, shape[0])
+        piece = OwnPiece(split, rank, slice(begin, min(begin + each, shape[0])))
+        at = 0
+        for index in piece.indices():
+            target = whole[index]
+            block = [slice(size) for size in target.shape]
+            block[split.dim] = slice(at, at + target.shape[split.dim])
+            target.copy_(padded[tuple(block)])
+            at += target.shape[split.dim]
+    return whole
+
+
+def gathered_weights(model: nn.Module, mesh: ShardMesh, splits: Splits | None = None) -> dict[str, torch.Tensor]:
+    """The whole state dict on rank 0, gathered tensor by tensor; {} on the other ranks. Call it on all ranks. Tied weights are one
+    tensor with several names."""
+    first: dict[int, str] = {}
+    named = model.named_parameters(remove_duplicate=False)
+    tied = {name: kept for name, weight in named if (kept := first.setdefault(id(weight), name)) != name}
+    state = model.state_dict()
+    whole = gathered_state({name: tensor for name, tensor in state.items() if name not in tied}, mesh, splits)
+    kept_names = {name: tied.get(name, name) for name in state}
+    return {name: whole[kept] for name, kept in kept_names.items() if kept in whole}
+
+
+def gathered_state(
+    state: Mapping[str, torch.Tensor], mesh: ShardMesh, splits: Splits | None = None
+) -> dict[str, torch.Tensor]:
+    """Whole tensors on the first rank of the mesh, gathered one by one; {} on its other ranks. Call it on all of them. `splits`
+    says, by name, how the ranks of a tensor group share a tensor."""
     if not mesh.is_first_replica:
         return {}
-    whole = {name: gathered(tensor, 0, mesh) for name, tensor in state.items()}
+    whole = {
+        name: gathered(tensor, 0, mesh, split=splits.by_name.get(name) if splits else None)
+        for name, tensor in state.items()
+    }
     return {name: tensor for name, tensor in whole.items() if tensor is not None}
 
 

@@ -45,7 +45,7 @@ def library(torch: Path, version: str) -> Path:
 
 
 def _compile(torch: Path, made: Path) -> None:
-    aside = made.with_suffix(f".{os.getpid()}")
+    aside = made.with_suffix(f".{os.getpid()}")  # not common.files.aside: the compiler writes the file
     include, libraries = torch / "include", torch / "lib"
     command = [COMPILER, *FLAGS, str(SOURCE), "-o", str(aside), f"-I{include}", f"-I{include}/torch/csrc/api/include",
                f"-L{libraries}", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{libraries}"]  # fmt: skip

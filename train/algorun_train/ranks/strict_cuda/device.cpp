@@ -7,6 +7,7 @@
 // - Generators: a CPU generator with the label cuda; another one than its own is refused, as on a GPU.
 // - Collectives: those of c10d for CUDA tensors go to the group's CPU backend (Gloo), over the same memory.
 // - Waits: whatever would make the host wait for a GPU calls `strict_cuda_on_wait`'s function with its name.
+// - Addresses: patches.py makes them unreadable; whoever reads there all the same gets one line before the signal ends it.
 //
 // Built against torch's own headers by build.py, and loaded before torch is imported (loader.py).
 #include <ATen/CPUGeneratorImpl.h>
@@ -25,6 +26,9 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 #include <torch/csrc/distributed/c10d/reducer_timer.hpp>
 #include <torch/library.h>
+
+#include <signal.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -108,6 +112,20 @@ bool is_pinned(const void* data) {
   const char* wanted = static_cast<const char*>(data);
   auto after = pinned.upper_bound(wanted);
   return after != pinned.begin() && (--after, wanted < after->first + after->second);
+}
+
+// -- addresses that were read -----------------------------------------------------------------------------------------
+
+constexpr uintptr_t NOWHERE = uintptr_t(1) << 62;  // as in patches.py
+std::string at_fault;  // written where memory at such an address is read; empty until one was given
+struct sigaction before_ours;
+
+void on_fault(int number, siginfo_t* info, void*) {
+  // x86-64 faults without an address where the address can be none of its own.
+  const bool ours = info->si_code == SI_KERNEL || (info->si_code > 0 && reinterpret_cast<uintptr_t>(info->si_addr) & NOWHERE);
+  if (ours && write(STDERR_FILENO, at_fault.data(), at_fault.size()) < 0) {}
+  sigaction(number, &before_ours, nullptr);  // the same instruction faults again, and then the process ends by the signal
+  if (info->si_code <= 0) raise(number);  // somebody has sent it: no instruction faults again
 }
 
 // -- random numbers ---------------------------------------------------------------------------------------------------
@@ -378,7 +396,7 @@ struct Call {
 const std::unordered_set<std::string> WAITING = {
     "aten::nonzero", "aten::masked_select", "aten::equal", "aten::_unique", "aten::_unique2", "aten::unique_dim",
     "aten::unique_consecutive", "aten::unique_dim_consecutive", "aten::bincount", "aten::_local_scalar_dense",
-    "aten::argwhere", "aten::nonzero_static", "aten::is_set_to", "aten::histogram",
+    "aten::argwhere", "aten::histogram",
 };
 // Operators of CUDA that take tensors of the host: lengths of sequences, and what they copy themselves.
 const std::unordered_set<std::string> MIXED = {"aten::_pack_padded_sequence", "aten::_pin_memory"};
@@ -561,6 +579,14 @@ struct Registered {
 
 extern "C" {
 __attribute__((visibility("default"))) void strict_cuda_on_wait(OnWait function) { on_wait = function; }
+// From now on `line` is written to stderr where the process reads memory at an address of the device. Call it once.
+__attribute__((visibility("default"))) void strict_cuda_at_fault(const char* line) {
+  at_fault = line;
+  struct sigaction ours {};
+  ours.sa_sigaction = &on_fault;
+  ours.sa_flags = SA_SIGINFO | SA_ONSTACK;
+  sigaction(SIGSEGV, &ours, &before_ours);
+}
 __attribute__((visibility("default"))) int strict_cuda_count() { return count_of_devices(); }
 // While it is on, torch.Generator("cuda") is the device's own generator: torch.cuda.default_generators has these.
 __attribute__((visibility("default"))) void strict_cuda_give_defaults(bool on) { giving_defaults = on; }

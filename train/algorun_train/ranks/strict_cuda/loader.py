@@ -14,6 +14,7 @@ from . import build
 
 SETTING = "ALGORUN_CUDA_ON_CPU=strict"
 INSTEAD = "ALGORUN_CUDA_ON_CPU=1, or unset it"
+FIX = f"not possible with {SETTING}; fix: leave it out, or {INSTEAD}"
 _loaded: ctypes.CDLL | None = None
 
 

@@ -18,8 +18,8 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from . import gpu_kernels
-from .loader import INSTEAD, SETTING
+from . import gpu_code, gpu_kernels
+from .loader import FIX, SETTING
 from .waits import WAITS, line_of_script
 
 Given = Any  # whatever a script gives to a function of torch, or gets from one
@@ -28,7 +28,6 @@ Patched = Any  # a module or class of torch whose functions are replaced, which 
 GIB = 2**30
 CAPABILITY = (9, 0)  # an H100's: libraries ask it for bf16
 BEFORE_TORCH = 5  # torch restores storages of the CPU at 10, of cuda at 20; lower goes first
-FIX = f"not possible with {SETTING}; fix: leave it out, or {INSTEAD}"
 NO_COMPILE = f"torch.compile makes kernels for GPUs: {FIX}"
 NO_GRAPH = f"torch.cuda.CUDAGraph records kernels of a GPU: {FIX}"
 NO_POOL = f"torch.cuda.MemPool holds memory of a GPU: {FIX}"
@@ -40,9 +39,12 @@ COMPARES = (
     "safetensors",
     "peft",
     "accelerate",
+    "algorun_train",
 )  # what finds shared memory by its address, and reads nothing
 AN_ADDRESS = "gives an address of a GPU: it can be compared; what reads memory there ends with a segmentation fault"
+AN_ADDRESS_READ = f"a program has read memory at an address of a GPU: {FIX}; data_ptr() was first taken at"
 NO_ARRAY = f"__cuda_array_interface__ is for libraries with kernels for GPUs: {FIX}"
+NO_DLPACK = f"DLPack hands over the memory of a GPU: {FIX}"
 _installed = False
 
 
@@ -101,7 +103,7 @@ def install(device: ctypes.CDLL) -> None:
     _streams(cuda)
     _tools(cuda)
     _arrays(torch.Tensor)
-    _addresses(torch.Tensor, torch.UntypedStorage)
+    _addresses(device, torch.Tensor, torch.UntypedStorage)
     _memory(cuda)
     _storages(torch.UntypedStorage, device)
     _library(torch, dist)
@@ -165,17 +167,35 @@ def _arrays(tensor: Patched) -> None:
         return own(self)  # an AttributeError: libraries ask whether a tensor has it
 
     tensor.__cuda_array_interface__ = property(interface)
+    # torch.from_dlpack, numpy's and CuPy's ask for the first before they take the second.
+    for name in ("__dlpack_device__", "__dlpack__"):
+        setattr(tensor, name, _only_on_the_host(getattr(tensor, name)))
+    torch.utils.dlpack.to_dlpack = torch.to_dlpack = _only_on_the_host(torch.to_dlpack)
 
 
-def _addresses(*kinds: Patched) -> None:
-    """Makes addresses of the device unreadable. Names the first line that takes one, unless a library only compares them."""
+def _only_on_the_host(own: Callable[..., Given]) -> Callable[..., Given]:
+    @wraps(own)
+    def dlpack(tensor: Given, *args: Given, **kwargs: Given) -> Given:
+        if tensor.device.type == "cuda":
+            raise RuntimeError(NO_DLPACK)
+        return own(tensor, *args, **kwargs)
+
+    return dlpack
+
+
+def _addresses(device: ctypes.CDLL, *kinds: Patched) -> None:
+    """Makes addresses of the device unreadable. Names the first line that takes one, unless a library only compares them.
+
+    From then on a program that reads there ends with that line once more, and with what to do.
+    """
     told = False
 
     def tell(frame: FrameType) -> None:
         nonlocal told
         if not told and frame.f_globals.get("__name__", "").partition(".")[0] not in COMPARES:
-            told = True
-            print(f"{SETTING}: data_ptr() at {line_of_script(frame)} {AN_ADDRESS}", file=sys.stderr, flush=True)
+            told, place = True, line_of_script(frame)
+            print(f"{SETTING}: data_ptr() at {place} {AN_ADDRESS}", file=sys.stderr, flush=True)
+            device.strict_cuda_at_fault(f"{SETTING}: {AN_ADDRESS_READ} {place}\n".encode())
 
     def of_device(own: Callable[..., int]) -> Callable[..., int]:
         @wraps(own)
@@ -255,6 +275,7 @@ def _restored(storage: Given, location: str) -> Given:
 
 def _library(library: Patched, distributed: Patched) -> None:
     library.compile = _refused(NO_COMPILE)
+    library.ops.load_library = gpu_code.refuse_libraries(library.ops.load_library)
     distributed.init_process_group = _over_gloo(distributed.init_process_group)
     distributed.new_group = _over_gloo(distributed.new_group)
 
