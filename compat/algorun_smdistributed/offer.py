@@ -2,6 +2,10 @@
 
 AWS's closed library has the same name. The finder that algorun-smdistributed.pth adds to the end of sys.meta_path asks here
 once all others have not found it. Modules are the same objects under both names, so each of them exists once.
+
+That finder hears nothing where another one finds the name. So in the first rank a second one stands before all others; it finds
+nothing and has the line written that says whose package it is. Other processes do without: each import asks each finder. In
+a virtual environment Python executes a .pth file twice.
 """
 
 from __future__ import annotations
@@ -24,6 +28,15 @@ def spec(finder: Any) -> ModuleSpec | None:  # the type of finders is private to
     behind = sys.meta_path[sys.meta_path.index(finder) + 1 :]
     found = (each.find_spec(NAME, None, None) for each in behind)
     return next(filter(None, found), None) or _spec(NAME)
+
+
+def say_owner(watch: Any) -> None:
+    """A line on stderr if `import smdistributed` loads another distribution's package. `watch` is the finder that asks."""
+    finders = (each for each in sys.meta_path if each is not watch and hasattr(each, "find_spec"))
+    found = next(filter(None, (each.find_spec(NAME, None, None) for each in finders)), None)
+    if found is not None and not isinstance(found.loader, _SameModule):  # ours writes its line once it is loaded
+        folders = [*(found.submodule_search_locations or ()), os.path.dirname(found.origin or "")]
+        sys.stderr.write(f"algorun: smdistributed is another distribution's ({folders[0]})\n")
 
 
 def _spec(name: str) -> ModuleSpec | None:

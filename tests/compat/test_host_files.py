@@ -18,7 +18,7 @@ def read(folders, wanted=lambda rank: True, missing="no file anywhere"):
         return file.read_text()
 
     def work(comm):
-        return host_files.read(comm, folders[comm.rank] / "part.pt", content, wanted(comm.rank), missing)
+        return host_files.read_on_hosts(comm, folders[comm.rank] / "part.pt", content, wanted(comm.rank), missing)
 
     return as_ranks(len(folders), work), reads
 

@@ -29,7 +29,7 @@ SCALARS = [
 
 def kept(path, value):
     torch.save(value, path)
-    return files.read(path, "smp.load")
+    return files.read_safely(path, "smp.load")
 
 
 def test_scalars_come_back_with_their_type_and_value(tmp_path):

@@ -10,7 +10,7 @@ LAYOUTS = [(2, 1), (4, 2)]
 
 
 # `make test` keeps each schedule, each kind of model and each kind of layout, but not all of their combinations.
-@pytest.mark.slow(but=["2-1-left", "4-2-join"])
+@pytest.mark.slow(but=["4-2-join"])
 @pytest.mark.parametrize("mean", ["join", "left"])
 @pytest.mark.parametrize(("ranks", "partitions"), LAYOUTS)
 def test_replicas_may_have_different_numbers_of_batches(ranks, partitions, mean, tmp_path):

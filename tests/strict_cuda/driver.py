@@ -1,9 +1,11 @@
-"""Runs jobs of `jobs.py` on the strict device: `python -m tests.strict_cuda.driver OUT [NAME..]`.
+"""Runs jobs of `jobs.py` on the strict device: `python -m tests.strict_cuda.driver OUT` reads their names, one in a line.
 
-A NAME is of `jobs.JOBS` or of `mutations.MUTATIONS`: the latter is a job of which one line has been made wrong.
+A name is of `jobs.JOBS` or of `mutations.MUTATIONS`: the latter is a job of which one line has been made wrong. A line with
+the name answers when the job is over.
 
 One process loads the device, torch and the libraries, and forks the ranks of all jobs. OUT/NAME/rankN.json says what each
-rank waited for, in the steps and elsewhere, and its exit code; OUT/NAME/rankN.log has its output.
+rank waited for, in the steps, in saves and elsewhere, and its exit code (OUT/NAME/rankN.first: that of the first of two runs);
+OUT/NAME/rankN.log has its output.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ from .mutations import MUTATIONS
 ROOT = Path(__file__).resolve().parents[2]
 OWN = ("/algorun_train/", "/smdistributed/", "/algorun/inside/")
 MOST_RANKS = 4
-LIMIT_S = 120
+FIRST_RUN = "first"  # ends the name of a result where the job runs again
 
 
 def place(frame: FrameType | None) -> str:
@@ -42,11 +44,14 @@ def place(frame: FrameType | None) -> str:
 
 
 class Watch:
-    """What this rank waits for. A step begins where the loop asks for its batch, and ends where the stepper's `step` does."""
+    """What this rank waits for. A step begins where the loop asks for its batch, and ends where the stepper's `step` does. A save
+    is what the loop calls to have its state written."""
 
     def __init__(self) -> None:
-        self.steps, self.working = 0, False
+        self.steps = self.saves = 0
+        self.working = self.saving = False
         self.in_steps: Counter[str] = Counter()
+        self.in_saves: Counter[str] = Counter()
         self.others: Counter[str] = Counter()
 
     def add(self, what: str, frame: FrameType) -> None:
@@ -55,7 +60,9 @@ class Watch:
 
         frames = [each for each, _ in traceback.walk_stack(frame)]
         inside = self.working or in_a_step(frames)
-        if inside and self.steps > FIRST_STEPS:
+        if self.saving:
+            self.in_saves[f"{what} at {place(frame)}"] += 1
+        elif inside and self.steps > FIRST_STEPS:
             self.in_steps[f"{what} at {place(frame)}"] += 1
         elif not inside:
             self.others[f"{what} at {place(frame)}"] += 1
@@ -72,18 +79,38 @@ class Watch:
 
         return counted
 
+    def watched_save(self, save: Callable[..., object]) -> Callable[..., object]:
+        """The `save` of checkpoints, whose waits count."""
+
+        def counted(*args: object, **kwargs: object) -> object:
+            self.saves, self.saving = self.saves + 1, True
+            try:
+                return save(*args, **kwargs)
+            finally:
+                self.saving = False
+
+        return counted
+
     def result(self) -> dict[str, object]:
-        """For JSON: waits per step, and in all outside of steps."""
-        steps = max(self.steps - FIRST_STEPS, 1)
+        """For JSON: waits per step, waits per save, and in all elsewhere."""
         return {
             "steps": self.steps,
-            "in_steps": {name: round(count / steps, 3) for name, count in sorted(self.in_steps.items())},
+            "saves": self.saves,
+            "in_steps": _each(self.in_steps, self.steps - FIRST_STEPS),
+            "in_saves": _each(self.in_saves, self.saves),
             "elsewhere": dict(sorted(self.others.items())),
         }
 
 
+def _each(counted: Counter[str], times: int) -> dict[str, float]:
+    """How often in one of `times` times."""
+    return {name: round(count / max(times, 1), 3) for name, count in sorted(counted.items())}
+
+
 def rank_main(job: Job, args: list[str], folder: Path, watch: Watch) -> int:
     """What one rank does, in its own process; returns its exit code."""
+    from algorun_train.checkpoint.ddp_checkpoints import DdpCheckpoints
+    from algorun_train.checkpoint.pipeline_checkpoints import PipelineCheckpoints
     from algorun_train.loop.data_parallel_steps import DataParallelSteps
     from algorun_train.loop.pipeline_steps import PipelineSteps
     from algorun_train.ranks.strict_cuda.waits import WAITS
@@ -91,6 +118,8 @@ def rank_main(job: Job, args: list[str], folder: Path, watch: Watch) -> int:
     WAITS.listener = watch.add
     for kind in (DataParallelSteps, PipelineSteps):
         kind.step = watch.watched(kind.step)  # type: ignore[method-assign,assignment]
+    for checkpoints in (DdpCheckpoints, PipelineCheckpoints):
+        checkpoints.save = watch.watched_save(checkpoints.save)  # type: ignore[method-assign,assignment]
     os.chdir(folder)
     sys.argv = [job.program, *args]
     try:
@@ -160,6 +189,7 @@ def make(folder: Path) -> None:
         write_vit(folder / "vit", classes=3)
         write_images(folder / "images", ["a", "b", "c"], 40)
         write_language_model(folder / "llama")
+        write_language_model(folder / "dropping", attention_dropout=0.1)
         write_text(folder / "text", 150)
         os._exit(0)
     os.waitpid(process, 0)
@@ -182,25 +212,24 @@ def load() -> None:
         importlib.import_module(name)
 
 
-def main(out: Path, names: list[str]) -> None:
-    """Runs the jobs `names`, one after the other, below `out`."""
+def main(out: Path) -> None:
+    """Runs the jobs that standard input names, one after the other, below `out`."""
     load()
     made = out / "made"
     made.mkdir(parents=True, exist_ok=True)
     make(made)
-    for name in names:
-        print(f"{name}: {sum(os.times()[:4]):.1f} s of CPU until here", flush=True)
-        if name in MUTATIONS:
-            mutation = MUTATIONS[name]
-            args = [word.format(made=made) for word in mutation.job.args]
-            run(mutation.job, args, out / name, mutation.make_wrong)
-            continue
-        job = JOBS[name]
+    for line in sys.stdin:
+        name = line.strip()
+        mutation = MUTATIONS.get(name)
+        job = mutation.job if mutation else JOBS[name]
         args = [word.format(made=made) for word in job.args]
-        codes = run(job, args, out / name)
-        if job.again and not any(codes):
+        codes = run(job, args, out / name, mutation.make_wrong) if mutation else run(job, args, out / name)
+        if job.again and not mutation and not any(codes):
+            for file in (out / name).glob("rank*.json"):  # the run that resumes writes another
+                file.rename(file.with_suffix(f".{FIRST_RUN}"))
             run(job, replaced(args, job.again), out / name)
+        print(name, flush=True)
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]).resolve(), sys.argv[2:] or list(JOBS))
+    main(Path(sys.argv[1]).resolve())

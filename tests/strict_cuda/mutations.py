@@ -1,4 +1,4 @@
-"""Faults that only a GPU would show, each made in one forked rank of a small job. Imports no torch at the top.
+"""Faults that only a GPU would show, each made in the forked ranks of a small job. Imports no torch at the top.
 
 Each function makes one thing wrong; `expected` is what must be in the rank's output, or among its waits.
 """
@@ -16,6 +16,7 @@ Values = Any  # what passes through a replaced function
 
 VIT = Job(DDP, (*IMAGES, "--dropout", "0.1", "--clip-norm", "1"))
 LLAMA = Job(DDP, (*TEXT, "--model", "{made}/llama", "--clip-norm", "1"))
+SHARDED = Job(DDP, (*IMAGES, "--shard", "all"), ranks=2)
 TWO_DEVICES, PAGEABLE = "Expected all tensors to be on the same device", "copy from pageable memory"
 
 
@@ -60,7 +61,10 @@ def _with_loss(wrong: Callable[[Values], Values]) -> None:
 
 def _with_labels(wrong: Callable[[Values, Values, Values], Values]) -> None:
     """`wrong` gets the sum of losses, the scores of the model and the labels."""
-    _around(_steps(), "sum_of_losses", lambda original, logits, labels: wrong(original, logits, labels))
+    from algorun_train.loop.losses import PER_LABEL
+
+    original = PER_LABEL.loss
+    object.__setattr__(PER_LABEL, "loss", lambda logits, labels: wrong(original, logits, labels))
 
 
 def batch_left_on_the_cpu() -> None:
@@ -210,6 +214,41 @@ def evaluation_read_in_each_batch() -> None:
     _around_method(_steps().DataParallelSteps, "evaluate", evaluate)
 
 
+def packed_sequences_looked_for() -> None:
+    from contextlib import nullcontext
+
+    from algorun_train.models import folder_model
+
+    changed: Changed = folder_model
+    changed.one_sequence_a_row = nullcontext
+
+
+def sharded_save_copied_piece_by_piece() -> None:
+    from algorun_train.checkpoint import sharded_state
+
+    def gathered(original: Values, tensor: Values, owner: Values, mesh: Values, host: Values, split: Values) -> Values:
+        return original(tensor, owner, mesh, None, split)
+
+    _around(sharded_state, "gathered", gathered)
+
+
+def save_copied_to_pageable_memory() -> None:
+    from algorun_train.ranks.host_copies import HostCopies
+
+    _around_method(HostCopies, "copy", lambda original, self, tensor: tensor.detach().cpu())
+
+
+def save_that_waits_for_each_copy() -> None:
+    from algorun_train.ranks.host_copies import HostCopies
+
+    def joined(original: Values, self: Values, *args: Values) -> Values:
+        whole = original(self, *args)
+        self.wait()
+        return whole
+
+    _around_method(HostCopies, "joined", joined)
+
+
 MUTATIONS: Mapping[str, Mutation] = {
     each.__name__: Mutation(each, job, expected)
     for each, job, expected in (
@@ -233,7 +272,11 @@ MUTATIONS: Mapping[str, Mutation] = {
         (noise_of_the_cpu_s_generator, VIT, "Expected a 'cuda' device type for generator"),
         (clipping_that_looks_at_the_norm, VIT, "item"),
         (optimizer_state_on_the_cpu, VIT, TWO_DEVICES),
-        (weight_left_on_the_cpu, VIT, "cpu"),
+        (weight_left_on_the_cpu, VIT, "must be on the same type of devices"),
         (evaluation_read_in_each_batch, VIT, "item at training_loop.py:_evaluate"),
+        (packed_sequences_looked_for, LLAMA, "item at folder_model.py:forward"),
+        (sharded_save_copied_piece_by_piece, SHARDED, "copy from the device at sharded_model.py:gathered"),
+        (save_copied_to_pageable_memory, VIT, "copy from the device at shard_saver.py:on_cpu"),
+        (save_that_waits_for_each_copy, SHARDED, "Stream.synchronize at host_copies.py:wait"),
     )
 }

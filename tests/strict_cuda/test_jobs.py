@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import select
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from .driver import FIRST_RUN
 from .jobs import FIRST_STEPS, JOBS, SMP, unexpected
 from .mutations import MUTATIONS
 
@@ -29,18 +33,48 @@ def need_compiler() -> None:
         pytest.skip("the device is compiled on this machine: apt-get install g++")
 
 
+class Driver:
+    """One process that has loaded torch and the device, and forks the ranks of the jobs that it is asked for."""
+
+    def __init__(self, out: Path) -> None:
+        environ = os.environ | {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": CACHE}
+        self._out, self._log = out, out / "driver.log"
+        with self._log.open("wb") as log:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "tests.strict_cuda.driver", str(out)],
+                cwd=ROOT,
+                env=environ,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                start_new_session=True,
+            )
+
+    def run(self, name: str) -> Path:
+        """The folder of the results of a job or a mutation."""
+        asked, answers = self._process.stdin, self._process.stdout
+        assert asked is not None
+        assert answers is not None
+        asked.write(f"{name}\n".encode())
+        asked.flush()
+        assert select.select([answers], [], [], LIMIT_S)[0], f"{name} has not ended within {LIMIT_S} s"
+        answer = answers.readline().decode().strip()
+        assert answer == name, self._log.read_text()
+        return self._out / name
+
+    def close(self) -> None:
+        """Ends it, and whatever rank is left."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.communicate()
+
+
 @pytest.fixture(scope="module")
-def ran(request, tmp_path_factory):
-    """The folder of all jobs' and mutations' results: one process has loaded torch, and forks their ranks."""
+def driver(tmp_path_factory):
     need_compiler()
-    out = tmp_path_factory.mktemp("strict")
-    here = [item for item in request.session.items if item.path == request.path]
-    names = [item.callspec.params["name"] for item in here]  # some wait for make test-all
-    environ = os.environ | {"OMP_NUM_THREADS": "1", "XDG_CACHE_HOME": CACHE}
-    command = [sys.executable, "-m", "tests.strict_cuda.driver", str(out), *names]
-    run = subprocess.run(command, cwd=ROOT, env=environ, capture_output=True, text=True, timeout=LIMIT_S)
-    assert run.returncode == 0, run.stdout + run.stderr
-    return out
+    one = Driver(tmp_path_factory.mktemp("strict"))
+    yield one
+    one.close()
 
 
 def results(folder):
@@ -54,23 +88,38 @@ def results(folder):
     but=["images", "images-bf16", "image-folder", "llama", "lora", "shard", "pipeline", "pipeline-shard", "smp-bf16"]
 )
 @pytest.mark.parametrize("name", JOBS)
-def test_a_job_trains_as_cuda_and_waits_only_where_the_table_says(ran, name):
+def test_a_job_trains_as_cuda_and_waits_only_where_the_table_says(driver, name):
     job = JOBS[name]
-    found = results(ran / name)
+    folder = driver.run(name)
+    found = results(folder)
     assert len(found) == job.ranks
     for result, text in found:
         assert result["code"] == 0, text
         assert unexpected(job, result) == []
         assert result["steps"] > FIRST_STEPS or job.program == SMP, "no step was counted"
+        assert result["saves"] or job.program == SMP, "no save was counted"
     text = found[0][1]
+    first = sorted(folder.glob(f"rank*.{FIRST_RUN}"))
+    assert len(first) == (job.ranks if job.again else 0)
+    for file in first:
+        assert unexpected(job, json.loads(file.read_text())) == []
     assert "on cuda" in text
     assert ("resumed: " in text) == bool(job.again)
 
 
+@pytest.mark.slow(
+    but=[
+        "copy_from_pageable_memory",
+        "pinned_copy_that_blocks",
+        "hidden_item",
+        "mask_on_the_cpu",
+        "evaluation_read_in_each_batch",
+    ]
+)
 @pytest.mark.parametrize("name", MUTATIONS)
-def test_a_fault_that_a_gpu_would_show_is_caught(ran, name):
+def test_a_fault_that_a_gpu_would_show_is_caught(driver, name):
     mutation = MUTATIONS[name]
-    ((result, text),) = results(ran / name)
-    wrong = unexpected(mutation.job, result)
-    assert mutation.expected in (" ".join(wrong) if result["code"] == 0 else text)
-    assert result["code"] or wrong
+    found = results(driver.run(name))
+    assert len(found) == mutation.job.ranks
+    for result, text in found:
+        assert mutation.expected in (text if result["code"] else " ".join(unexpected(mutation.job, result)))

@@ -33,6 +33,7 @@ def simulate(tmp_path, layout, program):
     return done.stdout
 
 
+@pytest.mark.slow
 def test_layers_give_the_cpu_s_numbers(tmp_path):
     need_compiler()
     out = simulate(tmp_path, "1x2", HERE / "layers.py")
@@ -52,8 +53,40 @@ def test_torch_s_own_list_of_operators_gives_the_cpu_s_numbers(tmp_path):
     assert found["equal"] >= LEAST_EQUAL
 
 
+def write_linked(folder, library):
+    """Writes linked.so, a module that links `library`, which is not there."""
+    (folder / "empty.cpp").write_text("")
+    compiler = ["g++", "-shared", "-fPIC", "empty.cpp", "-Wl,--no-as-needed", "-o"]
+    subprocess.run([*compiler, library, f"-Wl,-soname,{library}"], cwd=folder, check=True)
+    subprocess.run([*compiler, "linked.so", "-L.", f"-l:{library}"], cwd=folder, check=True)
+    (folder / library).unlink()
+
+
+@pytest.mark.parametrize(
+    ("library", "words"),
+    [
+        (
+            "libcudart.so.0",
+            "is compiled for GPUs, and links libcudart.so.0: not possible with ALGORUN_CUDA_ON_CPU=strict",
+        ),
+        (
+            "libc10_cuda.so",
+            "is compiled for GPUs, and links libc10_cuda.so: not possible with ALGORUN_CUDA_ON_CPU=strict",
+        ),
+        ("libcurl.so.99", "ImportError: libcurl.so.99: cannot open shared object file: No such file or directory"),
+    ],
+)
+def test_a_package_that_links_cuda_s_libraries_is_one_clear_import_error(tmp_path, library, words):
+    need_compiler()
+    write_linked(tmp_path, library)
+    program = "from algorun_train.ranks.strict_cuda import import_hook; import_hook.install(); import linked"
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 1
+    assert words in done.stderr.splitlines()[-1]
+
+
 REFUSED = """
-import torch
+import os, numpy, setuptools, torch
 ones = torch.ones(1, 2, 8, 16, device="cuda")
 
 def attempt(function):
@@ -69,6 +102,21 @@ attempt(lambda: torch.ops.aten._flash_attention_forward(ones, ones, ones, None, 
 attempt(lambda: torch.cuda.jiterator._create_jit_fn("template <typename T> T f(T x) { return x; }")(ones))
 attempt(torch.cuda.memory._record_memory_history)
 attempt(ones.to_sparse)
+for take in (torch.from_dlpack, torch.utils.dlpack.to_dlpack, numpy.from_dlpack):
+    attempt(lambda: take(ones))
+from torch.utils import cpp_extension
+attempt(lambda: cpp_extension.load("fast", ["fast.cpp", "fast.cu"]))
+attempt(lambda: cpp_extension.load("fast", "fast.cpp", with_cuda=True))
+attempt(lambda: cpp_extension.load_inline("fast", "", "__global__ void fast() {}"))
+attempt(lambda: cpp_extension.CUDAExtension("fast", ["fast.cpp"]))
+attempt(lambda: cpp_extension.include_paths("cuda"))
+plain = cpp_extension.CppExtension("plain", ["plain.cu"])
+build = dict(ext_modules=[plain], cmdclass={"build_ext": cpp_extension.BuildExtension}, script_args=["-q", "build_ext"])
+attempt(lambda: setuptools.setup(name="plain", **build))
+print("of the CPU", cpp_extension.CppExtension("plain", ["plain.cpp"]).sources)
+attempt(lambda: torch.ops.load_library(os.path.abspath("linked.so")))
+attempt(lambda: __import__("linked"))
+print("of the host", torch.from_dlpack(torch.ones(3)).sum().item() + numpy.from_dlpack(torch.ones(4)).sum())
 torch.cuda.nvtx.range_push("a mark")
 torch.cuda.nvtx.range_pop()
 torch.cuda.profiler.start()
@@ -80,6 +128,7 @@ print("statistics", torch.cuda.memory_stats()["allocated_bytes.all.peak"], torch
 
 def test_what_needs_a_gpu_s_kernels_is_one_clear_error_and_marks_for_profilers_are_none(tmp_path):
     need_compiler()
+    write_linked(tmp_path, "libcudart.so.0")
     (tmp_path / "script.py").write_text(REFUSED)
     out = simulate(tmp_path, "1x1", "script.py")
     fix = "not possible with ALGORUN_CUDA_ON_CPU=strict; fix: leave it out, or ALGORUN_CUDA_ON_CPU=1, or unset it"
@@ -92,8 +141,20 @@ def test_what_needs_a_gpu_s_kernels_is_one_clear_error_and_marks_for_profilers_a
         f"AttributeError: torch._C._cuda_jiterator_compile_and_launch_kernel is part of a build for GPUs: {fix}",
         f"AttributeError: torch._C._cuda_record_memory_history is part of a build for GPUs: {fix}",
         "NotImplementedError: ALGORUN_CUDA_ON_CPU=strict has no Sparse tensors",
+        f"RuntimeError: DLPack hands over the memory of a GPU: {fix}",
+        f"RuntimeError: torch.utils.cpp_extension.load('fast') compiles for GPUs (fast.cu): {fix}",
+        f"RuntimeError: torch.utils.cpp_extension.load('fast') compiles for GPUs (with_cuda=True): {fix}",
+        f"RuntimeError: torch.utils.cpp_extension.load_inline('fast') compiles for GPUs (cuda_sources): {fix}",
+        f"RuntimeError: torch.utils.cpp_extension.CUDAExtension('fast') compiles for GPUs: {fix}",
+        f"OSError: torch.utils.cpp_extension asks for CUDA's compiler and headers (CUDA_HOME): {fix}",
+        f"RuntimeError: torch.utils.cpp_extension asks for CUDA's compiler and headers (CUDA_HOME): {fix}",
+        "of the CPU ['plain.cpp']",
+        f"OSError: linked.so ({tmp_path / 'linked.so'}) is compiled for GPUs, and links libcudart.so.0: {fix}",
+        f"ImportError: linked ({tmp_path / 'linked.so'}) is compiled for GPUs, and links libcudart.so.0: {fix}",
+        "of the host 7.0",
         "asked of the CPU's False",
         "statistics 0 ALGORUN_CUDA_ON_CPU=strict has no figures of a GPU's memory",
     ):
         assert line in out
+    assert out.count("DLPack hands over") == 3
     assert "done" not in out

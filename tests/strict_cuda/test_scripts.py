@@ -122,6 +122,7 @@ print("timed", 0.4 <= start.elapsed_time(end) / 1000 < 60, flush=True)
 """
 
 
+@pytest.mark.slow
 def test_events_have_times_and_those_of_activities_are_the_device_s_without_a_wait(tmp_path):
     need_compiler()
     run = simulate(tmp_path, TIMED)
@@ -131,13 +132,14 @@ def test_events_have_times_and_those_of_activities_are_the_device_s_without_a_wa
     assert "waits for the GPU: 2: copy from pageable memory at script.py:4 (2 times)" in text
     times = json.loads((tmp_path / "algorun-simulate/algo-1/output/data/result.json").read_text())["times"]
     assert times["activities_of"] == "GPU"
-    assert 0.3 <= times["activities"]["backward"] <= times["seconds"]["training"] + 0.1
+    assert times["activities"]["backward"] >= 0.3  # 20 sleeps of 20 ms, without those of the first step
     assert "a rank's GPU spent " in text
 
 
 ADDRESSES = """
-import ctypes, faulthandler, torch
+import ctypes, faulthandler
 faulthandler.enable()
+import torch
 tensor = torch.arange(4.0, device="cuda")
 view, other = tensor[1:], torch.empty(0, device="cuda")
 print("same", view.untyped_storage().data_ptr() == tensor.data_ptr(), view.data_ptr() - tensor.data_ptr())
@@ -154,7 +156,12 @@ def test_an_address_can_be_compared_and_not_read(tmp_path):
     assert "same True 4" in text
     assert "const True" in text
     assert "none 0 True" in text
-    told = "strict: data_ptr() at script.py:6 gives an address of a GPU: it can be compared; what reads"
+    told = "strict: data_ptr() at script.py:7 gives an address of a GPU: it can be compared; what reads"
     assert text.count(f"[0 algo-1] ALGORUN_CUDA_ON_CPU={told}") == 1
+    read = (
+        "a program has read memory at an address of a GPU: not possible with ALGORUN_CUDA_ON_CPU=strict; fix: leave it out, "
+        "or ALGORUN_CUDA_ON_CPU=1, or unset it; data_ptr() was first taken at script.py:7"
+    )
+    assert text.count(f"[0 algo-1] ALGORUN_CUDA_ON_CPU=strict: {read}") == 1
     assert "signal: rank 0 on algo-1, exit 139" in text
-    assert "script.py:9" in text
+    assert "script.py:10" in text

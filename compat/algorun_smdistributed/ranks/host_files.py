@@ -18,7 +18,9 @@ def names(comm: Communicator, folder: Path, pattern: str) -> list[str]:
     return sorted(set().union(*comm.gather(own)))
 
 
-def read(comm: Communicator, file: Path, content: Callable[[Path], T], wanted: bool, missing: str | None) -> T | None:
+def read_on_hosts(
+    comm: Communicator, file: Path, content: Callable[[Path], T], wanted: bool, missing: str | None
+) -> T | None:
     """`content(file)` on each rank where it is `wanted`; if one of these does not see the file, the first rank that does
     reads it for all. On all ranks.
 

@@ -33,11 +33,11 @@ class RankMeeting:
         rank: int,
         ranks: Sequence[int],
         patience: datetime.timedelta | None = None,
-        advice: str = "allowed: the same on all of them; fix: call it on every rank of the group",
+        fix: str = "allowed: the same on all of them; fix: call it on every rank of the group",
     ) -> None:
         """`rank` is this one's number in the job, `ranks` are the group's. `patience` is how long a patient call waits,
-        `advice` what the error for different calls tells the caller's users."""
-        self.rank, self.ranks, self._advice = rank, tuple(ranks), advice
+        `fix` what the error for different calls tells the caller's users."""
+        self.rank, self.ranks, self._fix = rank, tuple(ranks), fix
         self._groups: dict[bool, dist.ProcessGroup] = {}
         if len(ranks) > 1:
             self._groups[False] = dist.new_group(list(ranks), backend="gloo", timeout=join.COLLECTIVE_TIMEOUT)
@@ -62,7 +62,7 @@ class RankMeeting:
         ]
         if len(set(names)) > 1:
             calls = ", ".join(f"rank {rank} calls {call}" for rank, call in zip(self.ranks, names, strict=True))
-            raise UserError(f"the ranks of one group call different things: {calls}; {self._advice}")
+            raise UserError(f"the ranks of one group call different things: {calls}; {self._fix}")
         sizes = [size for _, size in shapes]
         if max(sizes) > room:
             rows = self._gathered(data, max(sizes), patient)
@@ -104,8 +104,8 @@ class RankMeeting:
 
 
 def own_meeting(
-    rank: int, groups: Sequence[Sequence[int]], advice: str, patience: datetime.timedelta | None = None
+    rank: int, groups: Sequence[Sequence[int]], fix: str, patience: datetime.timedelta | None = None
 ) -> RankMeeting:
     """The meeting of the group that `rank` is in. `groups` are disjoint. On all ranks of the job."""
-    made = [RankMeeting(rank, ranks, patience, advice) for ranks in groups]
+    made = [RankMeeting(rank, ranks, patience, fix) for ranks in groups]
     return next(meeting for meeting in made if rank in meeting.ranks)

@@ -24,17 +24,17 @@ class Header:
     error: str = ""
 
 
-def agree(pipeline: RankMeeting, function: str, mine: Header, advice: str) -> Fit:
+def agree(pipeline: RankMeeting, function: str, mine: Header, fix: str) -> Fit:
     """How the batch goes through the stages, when all ranks of the pipeline call the same `function`.
 
-    UserError on all of them when they do not, or one has an error; `advice` tells how to call it.
+    UserError on all of them when they do not, or one has an error; `fix` tells how to call it.
     """
     told = asdict(mine) | {"fit": astuple(mine.fit), "error": mine.error[:LONGEST]}
     try:
         rows = pipeline.together(function, json.dumps(told).encode())
     except RuntimeError as error:
         raise UserError(
-            f"{function}: another rank of this pipeline has ended or failed while rank {pipeline.rank} calls it; {advice}"
+            f"{function}: another rank of this pipeline has ended or failed while rank {pipeline.rank} calls it; {fix}"
         ) from error
     found = [Header(**json.loads(row)) for row in rows]
     if broken := next((each.error for each in found if each.error), None):

@@ -22,7 +22,7 @@ Object = Any  # what a script saves, or a file holds
 _GLOBAL = re.compile(r"Unsupported global: GLOBAL ([\w.]+)")  # torch's words
 
 
-def read(path: Path, by: str, **options: Object) -> Object:
+def read_safely(path: Path, by: str, **options: Object) -> Object:
     """torch.load with these options. UserError for a file that it cannot read, and for objects that it takes only when it
     is told to; `by` is the function that takes `weights_only`, for its text."""
     try:

@@ -26,7 +26,7 @@ import torch
 from algorun_smdistributed.ranks import host_files
 from algorun_smdistributed.script_types import Given, Result, StateDict
 from algorun_smdistributed.signatures.optimizer_state import merged
-from algorun_smdistributed.torch_files.safe_files import read, warn_of_unreadable, write
+from algorun_smdistributed.torch_files.safe_files import read_safely, warn_of_unreadable, write
 from algorun_train.common.errors import UserError
 from algorun_train.common.files import writable
 
@@ -166,11 +166,11 @@ class CheckpointFolder:
         It is a dictionary with these keys, unless they are None. None if nobody has it and it is not `needed`.
         """
         missing = f"{RESUME}: no file {file}; fix: another path or tag, or another `partial`" if needed else None
-        return host_files.read(self._context.comm, file, lambda file: _content(file, keys), wanted, missing)
+        return host_files.read_on_hosts(self._context.comm, file, lambda file: _content(file, keys), wanted, missing)
 
 
 def _content(file: Path, keys: tuple[str, ...] | None) -> Result:
-    value = read(file, "smp.load", map_location="cpu")
+    value = read_safely(file, "smp.load", map_location="cpu")
     if keys is None or (isinstance(value, Mapping) and value.keys() >= set(keys)):
         return value
     needs = f" with {' and '.join(keys)}" if keys else " of weights"

@@ -22,7 +22,7 @@ from algorun_train.ranks.object_channel import ObjectChannel
 from algorun_train.ranks.packing import Packing, cannot_be_sent
 from algorun_train.ranks.world import read_world
 
-ADVICE = (
+FIX = (
     "allowed: the same on all of them, @smp.step functions on all ranks of a pipeline, also for evaluation; "
     "fix: call it on every rank, not on rank 0 alone"
 )
@@ -71,18 +71,18 @@ def enter(parameters: str) -> Context:
     everybody = None
     if comm.size > 1:  # a group of its own, so that scripts' messages meet no others
         everybody = dist.new_group(list(range(comm.size)), backend="gloo", timeout=join.COLLECTIVE_TIMEOUT)
-    pipeline = own_meeting(comm.rank, grid.pipelines, ADVICE, LONG_WORK if grid.pp > 1 else None)
+    pipeline = own_meeting(comm.rank, grid.pipelines, FIX, LONG_WORK if grid.pp > 1 else None)
     mesh, holders = None, pipeline
     if shards > 1:
         mesh = make_mesh(comm.device, comm.rank, comm.size, shards)
         groups = [range(first, first + shards) for first in range(0, comm.size, shards)]
-        holders = own_meeting(comm.rank, groups, ADVICE)
+        holders = own_meeting(comm.rank, groups, FIX)
     return Context(
         comm=comm,
         layout=layout,
         axes=axes,
         pipeline=pipeline,
-        replicas=own_meeting(comm.rank, grid.replicas, ADVICE),
+        replicas=own_meeting(comm.rank, grid.replicas, FIX),
         steps=ObjectChannel(axes.pp_group, Packing(axes.device, _no_argument, known, direct=True)),
         options=replace(options, microbatches=count),
         mp=mp,

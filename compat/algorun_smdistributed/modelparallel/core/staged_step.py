@@ -29,7 +29,7 @@ from .script_model import ScriptModel
 from .step_function import StepFunction
 
 NO_GRADIENT = "does not require grad"  # torch's words
-ADVICE = (
+FIX = (
     "every @smp.step function has to be called on all ranks of a pipeline, also for evaluation; "
     "fix: call it on every rank, not on rank 0 alone"
 )
@@ -112,11 +112,11 @@ class StagedStep:
                 sent, self._own = packed_batch(context.steps.packing, arguments, batch.random, self._own)
         except UserError as found:
             error = str(found)
-        how = placed.agreed_on_plan(agree(context.pipeline, name, Header(*modes, how, error), ADVICE))
+        how = placed.agreed_on_plan(agree(context.pipeline, name, Header(*modes, how, error), FIX))
         while how.cut:  # once or twice: the plan may be for another pipeline's signature
             placed.partition(how, batch.calls[0] if first else None)
             mine = placed.fits(batch.calls, may_train, plans=False) if first else Fit()
-            how = agree(context.pipeline, name, Header(*modes, mine), ADVICE)
+            how = agree(context.pipeline, name, Header(*modes, mine), FIX)
         return batch, sent, how
 
     def _prepared(self, placed: ScriptModel, arguments: dict[str, Given], mode: Mode) -> StagedBatch:

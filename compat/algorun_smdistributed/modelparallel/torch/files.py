@@ -61,7 +61,7 @@ def load(
     options = {**(pickle_load_args or {}), **options}
     if pickle_module is not None:
         options = {"pickle_module": pickle_module, "weights_only": False} | options
-    return safe_files.read(path, "smp.load", map_location=map_location, **options)
+    return safe_files.read_safely(path, "smp.load", map_location=map_location, **options)
 
 
 def _named(what: str, f: Given, partial: bool, v3: bool = False) -> Path:
