@@ -17,7 +17,7 @@ from algorun.common.plain_text import plain, uncommanding_json
 from algorun.timing.step_trace import Merged
 
 from .folder.definitions import Definition, from_option
-from .folder.read import is_job_folder, read
+from .folder.read import is_job_folder, read_report
 from .folder.trace_files import merge
 from .options import add_page_options, is_path, subject
 from .page.render import render
@@ -79,7 +79,7 @@ def checked(options: argparse.Namespace) -> ReportOptions:
 
 def make_page(folder: Path, asked: ReportOptions, default: Path) -> Page:
     """Writes the page of a job's folder. Raises UserError; then there is no page."""
-    report = read(folder, asked.metrics, asked.rate)
+    report = read_report(folder, asked.metrics, asked.rate)
     text = render(report)
     path = Path(asked.out) if asked.out else default
     _write(path, text)

@@ -236,6 +236,7 @@ def test_a_dry_run_shows_all_jobs_and_what_is_not_known_yet(laptop, tmp_path, ca
     assert not (tmp_path / "root").exists()
 
 
+@pytest.mark.slow
 def test_a_dry_run_of_several_tasks_says_which_are_done_already(laptop, capfd):
     def done() -> list[tuple[str, str]]:
         """The tasks that the dry run calls done, and their jobs."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from datetime import UTC, datetime
 
 import pytest
 
@@ -10,7 +11,8 @@ from algorun.common.errors import UserError
 from algorun.common.secret_values import hidden_json
 from algorun_client.local import inputs
 from algorun_client.local.folder_store import FolderStore
-from algorun_client.local.host_figures_reading import _samples
+from algorun_client.local.host_figures_reading import LocalCloudWatch
+from algorun_client.local.job_description import LocalInput
 from algorun_client.local.job_folder import JobFolder
 from algorun_client.request.fingerprint import Fingerprint, differences
 from algorun_client.request.model import Kind
@@ -75,11 +77,11 @@ def test_whatever_the_files_of_a_task_hold():
     }
     for text in _all(kept):
         world.objects[task_file.uri(ADDRESS)] = (text.encode(), "")
-        _one_error(text, "task.json", lambda: task_file.read(store, ADDRESS))
+        _one_error(text, "task.json", lambda: task_file.read_task_file(store, ADDRESS))
     sent = {"kind": "training", "job": "j", "create": {"Environment": {"A": "b"}}, "mirrors": ["s3://a/"]}
     for text in _all(sent):
         world.objects[claims.claim_uri(ADDRESS, 1)] = (text.encode(), "")
-        _one_error(text, "request.json", lambda: claims.read(store, ADDRESS, 1))
+        _one_error(text, "request.json", lambda: claims.read_claim(store, ADDRESS, 1))
     for text in _all(Fingerprint({"options": {"lr": "1"}}).to_json()):
         world.objects[ADDRESS.fingerprint(1)] = (text.encode(), "")
         _one_error(text, "fingerprint.json", lambda: done.fingerprint_of(store, ADDRESS, 1))
@@ -102,7 +104,7 @@ def test_a_number_that_no_execution_has_is_not_believed(content):
     world = World()
     world.objects[task_file.uri(ADDRESS)] = (content.encode(), "")
     with pytest.raises(UserError, match="task.json: is damaged"):
-        task_file.read(world.target.store, ADDRESS)
+        task_file.read_task_file(world.target.store, ADDRESS)
 
 
 def test_arguments_of_an_earlier_fingerprint_may_be_any_text():
@@ -122,14 +124,15 @@ def test_a_note_of_a_hash_that_is_damaged_counts_for_nothing(tmp_path):
 
 
 def test_a_manifest_of_inputs_that_is_none_is_named(tmp_path):
-    store = FolderStore(tmp_path)
+    store, source = FolderStore(tmp_path), LocalInput("data", "s3://b/m", "data", manifest=True)
     for text in (*ODD.values(), '["a"]', '[{"prefix": 1}]', '[{"prefix": "s3://b/"}, 1]', "{}", '"x"'):
         store.put("s3://b/m", text.encode())
         with pytest.raises(ValueError, match="s3://b/m is no manifest"):
-            list(inputs._manifest("s3://b/m", store))
+            inputs.objects(source, store)
     store.put("s3://b/m", b'[{"prefix": "s3://b/"}, "a"]')
-    assert list(inputs._manifest("s3://b/m", store)) == [("s3://b/a", "a")]
-    assert inputs._plain(DEEP) == DEEP
+    assert list(inputs.objects(source, store)) == [("s3://b/a", "a")]
+    odd = {inputs.SUBMIT_DIRECTORY: DEEP}
+    assert inputs.local_code(odd, store, tmp_path, tmp_path) == odd
 
 
 def test_whatever_the_folder_of_a_local_job_holds(tmp_path):
@@ -174,8 +177,16 @@ def test_a_damaged_line_of_a_log_is_shown_and_hides_no_other(tmp_path):
     folder.samples.mkdir()
     figures = b'{"time": 1.0, "CPUUtilization": 5}'
     (folder.samples / "algo-1").write_bytes(b"".join(line + b"\n" for line in [*damaged, b'{"time": "x"}', figures]))
-    found = list(_samples(local.root, Kind.TRAINING, "one/algo-1"))
-    assert found == [(1.0, json.loads(figures))]
+    metric = {
+        "Namespace": "/aws/sagemaker/TrainingJobs",
+        "MetricName": "CPUUtilization",
+        "Dimensions": [{"Name": "Host", "Value": "one/algo-1"}],
+    }
+    begin, end = datetime.fromtimestamp(0, UTC), datetime.fromtimestamp(60, UTC)
+    query = {"Id": "cpu", "MetricStat": {"Metric": metric, "Period": 60, "Stat": "Average"}}
+    answer = LocalCloudWatch(local.root).get_metric_data(StartTime=begin, EndTime=end, MetricDataQueries=[query])
+    (result,) = answer["MetricDataResults"]
+    assert (result["Timestamps"], result["Values"]) == ([begin], [5.0])
 
 
 def test_a_text_that_is_nested_deep_hides_its_secrets_or_is_hidden():

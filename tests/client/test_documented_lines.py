@@ -42,7 +42,7 @@ FAILS = 'import os, sys; print("rank", os.environ["RANK"]); sys.exit(3 * int(os.
 
 # Not here: what ends in dots, containers, a VPC of one's own (submit/look_up/test_network.py, local/test_file_systems.py), and
 # a bundled program, whose reports have speeds (test_job_series.py).
-ELSEWHERE = {"..", "--docker", "--subnets", "ddp"}
+ELSEWHERE = {"..", "--docker", "--subnets", "ddp", "measure"}
 
 
 def documented():

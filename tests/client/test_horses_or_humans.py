@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 from algorun_client.commands.main import main
-from algorun_report.folder.read import read as read_report
+from algorun_report.folder.read import read_report
 from tests.client.places import go_to, server_with_bucket
 from tests.client.test_round_trip import QUICK
 from tests.conftest import ROOT, clean_environ

@@ -157,6 +157,7 @@ def at(number):
     return lambda each, n: n == number
 
 
+@pytest.mark.slow
 def test_a_client_killed_while_it_uploads_before_and_after_it_creates(place):
     task = Task(place, "thrice", "training")
     create = lambda each, n: each.what == "CreateTrainingJob"  # noqa: E731

@@ -40,6 +40,7 @@ def on_a_mac(tmp_path, monkeypatch):
     return run
 
 
+@pytest.mark.slow
 def test_from_a_mac_to_a_job_and_back(on_a_mac, tmp_path, monkeypatch):
     with running(tmp_path / "server", "--sync-s", "0.1") as server:
         for name, value in server.environ().items():

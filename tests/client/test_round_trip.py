@@ -10,13 +10,15 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from algorun_client import connection
 from algorun_client.commands.main import main
 from algorun_client.connection import PollTimes
-from algorun_report.folder.read import read as read_report
+from algorun_report.folder.read import read_report
 from algorun_report.run_report import Axis
 from tests.client.places import go_to, server_with_bucket
 from tests.sagemaker_server.server_process import REGION, ServerProcess
@@ -219,7 +221,9 @@ def test_a_client_that_is_killed_again_and_again_makes_one_job(laptop, capfd):
 
 
 @ON_THE_SERVER
-def test_numbered_lines_over_60_streams_late_and_out_of_order(laptop, of_server, capfd):
+def test_numbered_lines_over_60_streams_late_and_out_of_order(laptop, of_server, monkeypatch, capfd):
+    patient = replace(QUICK, grace_s=2.0)  # as on AWS, longer than lines are late
+    monkeypatch.setattr(connection, "PollTimes", lambda **_: patient)
     of_server.faults(streams=30, late_s=1.0)
     assert laptop.send("train.py", "count") == 0
     found = re.findall(r"^\[\d (algo-\d)\] \1 line (\d+)$", capfd.readouterr().out, re.MULTILINE)

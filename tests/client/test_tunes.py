@@ -9,6 +9,7 @@ import time
 from collections import Counter
 from pathlib import Path
 
+import boto3
 import pytest
 
 from algorun_client import connection
@@ -16,6 +17,7 @@ from algorun_client.commands.main import main
 from algorun_client.connection import PollTimes
 from algorun_client.submit.chain import tune_study
 from tests.client.killed_commands import Command
+from tests.client.places import go_to, server_with_bucket
 from tests.conftest import ROOT, clean_environ
 
 pytest.importorskip("optuna")
@@ -121,6 +123,28 @@ def test_a_chain_reads_the_best_point_and_the_same_line_is_done(laptop, capfd):
     assert "name a point, such as `train.lr-" in capfd.readouterr().err
 
 
+@pytest.mark.slow
+def test_a_tuning_by_boto3_chooses_its_points_and_goes_on_with_them(tmp_path, monkeypatch, capfd):
+    """Against a server that boto3 takes for AWS: states, lines and ends of jobs come by its calls."""
+    folder = tmp_path / "laptop"
+    folder.mkdir()
+    with server_with_bucket(tmp_path / "server", "--stop-grace-s", "20") as server:
+        environ, _ = go_to(monkeypatch, folder, QUICK, tmp_path / "root", server)
+        (folder / "algorun.toml").write_text(FILE)
+        (folder / "train.sh").write_text(f"#!/bin/sh\n{PROGRAM}")
+        assert main(["submit", "--task", "train", "--json"], environ) == 0
+        points = events(capfd.readouterr().out, "point")
+        assert len(points) == 3
+        values = [each["value"] for each in points]
+        assert values == sorted(values)
+        assert main(["results", "train", "--json"], environ) == 0
+        assert [each["value"] for each in events(capfd.readouterr().out, "point")] == values
+        assert main(["submit", "--task", "train"], environ) == 0
+        assert "train: goes on with 3 points, 3 of them ended" in capfd.readouterr().err
+        jobs = boto3.client("sagemaker").list_training_jobs()["TrainingJobSummaries"]
+        assert len(jobs) == 3
+
+
 def test_what_is_wrong_is_one_error_before_anything_is_created(laptop, capfd):
     for text, error in (
         (FILE.replace("min:loss", "min:los"), r"tune\] goal: task 'train' has no metric 'los'; .*did you mean 'loss'"),
@@ -159,7 +183,7 @@ def test_failed_points_end_the_tuning_and_a_corrected_program_begins_it_anew(lap
     laptop.write(FILE.replace("points = 3", "points = 20"), "exit 3\n")
     assert laptop("submit", "--task", "train") == 3
     said = capfd.readouterr().err
-    assert "train: failed: its first 3 points have all failed, and no other is chosen" in said
+    assert re.search("train: failed: its first [34] points have all failed, and no other is chosen", said), said
     assert sum(laptop.executions().values()) in (3, 4)  # two at a time: the fourth may have begun
     assert laptop("submit", "--task", "train") == 3  # nothing has changed
     assert sum(laptop.executions().values()) in (3, 4)
@@ -262,7 +286,7 @@ def test_a_client_that_is_killed_five_times_loses_no_point_and_makes_none_twice(
     rng, kills = random.Random(3), 0
     while kills < 5:
         client = laptop.command("submit", "--task", "train")
-        client.wait(rng.uniform(0.3, 4.0))
+        client.wait(rng.uniform(0.3, 2.0))
         if not client.runs:
             break
         client.kill()

@@ -15,18 +15,20 @@ from sdk_client import Seen
 from sdk_docker import IMAGE, alone, compose_version, docker
 from sdk_environment import why_not
 from sdk_table import again
+from tuner_rows import TUNERS, TunerRow
 
 
 @dataclass
 class Outcome:
     """What became of one row."""
 
-    row: Row
+    row: Row | TunerRow
     seconds: float | None
     reason: str
     """empty for a row that passed"""
 
 
+TABLE: tuple[Row | TunerRow, ...] = (*ROWS, *TUNERS)
 OUTCOMES: dict[str, Outcome] = {}
 VERSIONS: dict[str, str] = {}
 
@@ -77,7 +79,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo[None]) ->
 def _table(markdown: bool) -> list[str]:
     heads = ["row", "instances", "client", "expectation", "seconds", "passed"]
     cells = [heads]
-    for row in ROWS:
+    for row in TABLE:
         if (outcome := OUTCOMES.get(row.id)) is None:
             continue
         seconds = "" if outcome.seconds is None else f"{outcome.seconds:.0f}"
@@ -97,16 +99,16 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
     terminalreporter.section("SageMaker SDKs")
     for line in _table(markdown=False):
         terminalreporter.write_line(line)
-    terminalreporter.write_line(f"{passed} of {len(OUTCOMES)} rows passed, {len(ROWS)} rows in the table")
+    terminalreporter.write_line(f"{passed} of {len(OUTCOMES)} rows passed, {len(TABLE)} rows in the table")
     if (path := config.getoption("sdk_table", default=None)) is None:
         return
     label = '{{index .Config.Labels "org.opencontainers.image.revision"}}'
     revision, day = docker("image", "inspect", "--format", label, IMAGE)[:12], time.strftime("%Y-%m-%d")
-    if len(OUTCOMES) < len(ROWS):
+    if len(OUTCOMES) < len(TABLE):
         text = again(path.read_text() if path.exists() else "", _table(markdown=True), revision, day)
         if text:
             path.write_text(text)
-        left = f"{len(ROWS) - len(OUTCOMES)} rows did not run, and it has no table of this image with these rows"
+        left = f"{len(TABLE) - len(OUTCOMES)} rows did not run, and it has no table of this image with these rows"
         terminalreporter.write_line(f"written: {path}" if text else f"{path} is not written: {left}")
         return
     engine = docker("version", "--format", "{{.Server.Version}}")
@@ -115,7 +117,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: p
         "# The image under the SageMaker SDKs",
         "",
         "`make test-all PART=sdk` writes this file. Both SDKs drive the built image in their local modes, offline; every job has a network and",
-        "an /opt/ml of its own (tests/sdk). Local modes cannot show real instances, GPUs and EFA.",
+        "an /opt/ml of its own (tests/sdk). Local modes cannot show real instances, GPUs and EFA. They have no tuner either: a server that boto3",
+        "takes for SageMaker runs the jobs of those rows, in containers of the image.",
         "",
         f"{passed} of {len(OUTCOMES)} rows passed on {day}: image of revision {revision}, {versions}, "
         f"Docker {engine}, {compose_version()}, {platform.machine()}. Seconds are those of the whole client.",

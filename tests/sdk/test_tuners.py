@@ -16,6 +16,7 @@ import boto3
 import pytest
 from sdk_docker import IMAGE
 from sdk_environment import PYTHON, environment
+from tuner_rows import TUNERS, TunerRow
 
 from tests.sagemaker_server.server_process import ACCOUNT, REGION, ServerProcess, running
 
@@ -95,24 +96,15 @@ def lines(server: ServerProcess, job: str) -> list[str]:
     return found
 
 
-ROWS = {
-    "v2": ("v2", 1, {}, "world=1"),
-    "v2, torch_distributed, two hosts": (
-        "v2",
-        2,
-        {"distribution": {"torch_distributed": {"enabled": True}}},
-        "world=2",
-    ),
-    "v3": ("v3", 1, {}, "world=1"),
-    "v3, Torchrun, two hosts": ("v3", 2, {"processes": 2}, "world=4"),
-}
-
-
-@pytest.mark.slow(but=["v2", "v3, Torchrun, two hosts"])
-@pytest.mark.parametrize("name", ROWS)
-def test_a_tuner_finds_its_best_job(server: ServerProcess, tmp_path: Path, name: str) -> None:
-    client, hosts, options, world = ROWS[name]
-    state = tuned(server, tmp_path, client, hosts=hosts, **options)
+@pytest.mark.parametrize(
+    "row", [pytest.param(row, id=row.id, marks=[] if row.quick else [pytest.mark.slow]) for row in TUNERS]
+)
+def test_a_tuner_finds_its_best_job(
+    server: ServerProcess, tmp_path: Path, row: TunerRow, request: pytest.FixtureRequest
+) -> None:
+    began = time.monotonic()
+    state = tuned(server, tmp_path, row.client, hosts=row.hosts, **row.options)
+    request.node.sdk_seconds = time.monotonic() - began
     assert state["TrainingJobStatusCounters"]["Completed"] == 3, state
     assert state["ObjectiveStatusCounters"]["Succeeded"] == 3, state
     best = state["BestTrainingJob"]
@@ -120,7 +112,7 @@ def test_a_tuner_finds_its_best_job(server: ServerProcess, tmp_path: Path, name:
     assert best["FinalHyperParameterTuningJobObjectiveMetric"]["Value"] == pytest.approx(0.0, abs=1e-6)
     text = "\n".join(lines(server, best["TrainingJobName"]))
     assert "optimizer=adamw epochs=2" in text  # the second of three points
-    assert world in text.split()
+    assert f"world={row.world}" in text.split()
     assert "algorun 0." in text  # our launcher started it
 
 

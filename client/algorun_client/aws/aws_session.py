@@ -183,8 +183,15 @@ class AwsSession:
         return fields.inner(call(self.client("iam").get_role, "GetRole", RoleName=name), "Role")
 
     def image_digest(self, image: str) -> str | None:
-        """The digest of an image in ECR, None for an image elsewhere. Raises UserError if it does not exist."""
+        """The digest of an image in ECR, None for an image elsewhere. Raises UserError if it does not exist, or if it lies in another
+        region than this one: SageMaker takes none from there."""
         found = IMAGE.fullmatch(image)
+        if found and found[2] != self.region and ENDPOINT not in os.environ:
+            raise UserError(
+                "--image",
+                f"{image} lies in {found[2]}, and the job runs in {self.region}: SageMaker wants both in one region",
+                fix=f"`./build.sh push --region {self.region}` and the name that it prints, or --region {found[2]}",
+            )
         if found is None or found[5]:
             return found[5] if found else None
         account, _, repository, tag = found[1], found[2], found[3], found[4] or "latest"

@@ -46,7 +46,9 @@ class _Wanted:
     dimension: str
 
 
-def read(api: CloudWatchApi, state: JobState, now: datetime, finest_s: int = PERIOD_S) -> tuple[int, list[HostMetric]]:
+def read_figures(
+    api: CloudWatchApi, state: JobState, now: datetime, finest_s: int = PERIOD_S
+) -> tuple[int, list[HostMetric]]:
     """The seconds between two points, and all figures of a job. Raises ApiError.
 
     `finest_s`: the shortest period that there is. A metric without points, such as those of GPUs on a host that has none,

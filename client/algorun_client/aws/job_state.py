@@ -112,6 +112,7 @@ class JobState:
     times: JobTimes = JobTimes()
     hosts: InstanceGroups = InstanceGroups()
     is_spot: bool = False
+    can_be_entered: bool = False  # SageMaker's remote debugging is on
     request_id: str = ""  # "" for a job of another client
     left: Left = Left()
     metrics: tuple[tuple[str, str], ...] = ()  # name and regular expression
@@ -196,6 +197,7 @@ def read_training(answer: Table) -> JobState:
         ),
         hosts=_hosts(inner(answer, "ResourceConfig"), answer),
         is_spot=answer.get("EnableManagedSpotTraining") is True,
+        can_be_entered=inner(answer, "RemoteDebugConfig").get("EnableRemoteDebug") is True,
         request_id=text(inner(answer, "Environment"), REQUEST_ID),
         left=Left(
             model=text(inner(answer, "ModelArtifacts"), "S3ModelArtifacts"),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,7 +19,7 @@ from algorun_client.request.model import FORMAT, FORMAT_PER_GPU, Kind
 from algorun_client.submit.look_up.look_up import LABEL, read_format
 from algorun_client.submit.read import job_file, make_spec, submit_options
 from algorun_client.submit.read.layers import Given, Layer
-from algorun_client.submit.read.spec import TaskSpec, Where
+from algorun_client.submit.read.spec import HostChoice, TaskSpec, Where
 
 if TYPE_CHECKING:
     from algorun_client.aws.aws_session import AwsSession
@@ -72,7 +73,7 @@ def _text(found: AccountFinding) -> str:
 def _specs(options: argparse.Namespace, environ: Mapping[str, str]) -> list[TaskSpec]:
     """The task of the line, or all tasks of the job file where the line names none. Raises UserError."""
     folder = Path.cwd()
-    file, flags = job_file.read(options.file, folder), submit_options.layer(options, str(folder))
+    file, flags = job_file.read_job_file(options.file, folder), submit_options.layer(options, str(folder))
     named = options.program or options.shell or options.module or options.task
     tasks = [None] if named or not file.tasks else list(file.tasks)
     made = []
@@ -217,8 +218,9 @@ class _Look:
 
         wanted: dict[str, int] = {}
         for spec in specs:
-            for name, hosts in _limits(spec):
-                wanted[name] = max(wanted.get(name, 0), hosts)
+            for hosts_of_job in _ways(spec):
+                for name, hosts in _limits(spec, hosts_of_job):
+                    wanted[name] = max(wanted.get(name, 0), hosts)
         if not wanted:
             yield AccountFinding(
                 topic="instances",
@@ -235,28 +237,50 @@ class _Look:
             text = f"cannot be read ({error}); SageMaker says it when the job is created"
             yield AccountFinding(topic="quota", value=text, state="warn", fix=fix)
             return
+        needed = _needed(specs, {name: quota.value for name, quota in found.items()})
         for name, hosts in wanted.items():
             quota = found.get(name)
             if quota is None:
                 yield AccountFinding(topic="quota", value=f"{name}: Service Quotas has none of this name", state="warn")
             elif quota.value < hosts:
+                less = "fewer or other instances" if name in needed else "leave it: a submit takes the next hosts"
                 fix = (
                     f"aws service-quotas request-service-quota-increase --service-code sagemaker --quota-code {quota.code} "
-                    f"--desired-value {hosts} --region {self._session.region}; or fewer or other instances"
+                    f"--desired-value {hosts} --region {self._session.region}; or {less}"
                 )
                 text = f"{name}: {quota.value:g}, and {hosts} {'is' if hosts == 1 else 'are'} asked for"
-                yield AccountFinding(topic="quota", value=text, state="fail", fix=fix, code=ClientCode.QUOTA)
+                if name in needed:
+                    yield AccountFinding(topic="quota", value=text, state="fail", fix=fix, code=ClientCode.QUOTA)
+                else:
+                    yield AccountFinding(topic="quota", value=text, state="warn", fix=fix)
             else:
                 yield AccountFinding(topic="quota", value=f"{name}: {quota.value:g}")
 
 
-def _limits(spec: TaskSpec) -> Iterator[tuple[str, int]]:
-    """The names of the quotas that a job counts for, as Service Quotas has them, and its hosts."""
+def _ways(spec: TaskSpec) -> list[tuple[HostChoice, ...]]:
+    """The hosts of each type that the job may get: those that are asked for first, then those that a submit takes instead."""
+    return [spec.resources.by_type, *((each,) for each in spec.resources.others)]
+
+
+def _needed(specs: Sequence[TaskSpec], values: Mapping[str, float]) -> set[str]:
+    """The quotas without which a job gets no hosts at all. `values`: what each quota is. One of an unknown name is enough."""
+    needed: set[str] = set()
+    for spec in specs:
+        short = [
+            {name for name, hosts in _limits(spec, way) if values.get(name, math.inf) < hosts} for way in _ways(spec)
+        ]
+        if all(short):
+            needed.update(*short)
+    return needed
+
+
+def _limits(spec: TaskSpec, by_type: Sequence[HostChoice]) -> Iterator[tuple[str, int]]:
+    """The names of the quotas that a job on these hosts counts for, as Service Quotas has them, and its hosts."""
     resources = spec.resources
     usage = (
         "processing job" if spec.kind is Kind.PROCESSING else "spot training job" if resources.spot else "training job"
     )
-    for each in resources.by_type:
+    for each in by_type:
         if not each.instance:
             continue
         yield f"{each.instance} for {usage} usage", each.hosts

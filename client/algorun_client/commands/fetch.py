@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
         raise UserError("--what", f"{options.what!r}", allowed=", ".join(PARTS), fix="--what model,logs")
     if options.best:
         options.job = _best(options, environ)
-    known = task_place.read(options, environ, Path.cwd())
+    known = task_place.read_place(options, environ, Path.cwd())
     connection = connected(known, environ)
     state = find_job(connection, options.job, known)
     folder = Path(options.to or state.job)
@@ -78,7 +78,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 def _best(options: argparse.Namespace, environ: Mapping[str, str]) -> str:
     """The best completed job of a sweep. Raises UserError."""
-    found = results.read(options, environ, "--best", options.best)
+    found = results.results_of(options, environ, "--best", options.best)
     best = sweep_results.best_of(found)
     if not options.json and found.goal:
         print(f"{found.goal.text}: {best.text} of {best.task}", flush=True)

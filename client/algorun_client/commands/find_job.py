@@ -24,7 +24,7 @@ JOB = re.compile(r".+-\d{4,}-[0-9a-f]{6}")  # as request.names.job_name makes th
 
 def open_job(options: argparse.Namespace, environ: Mapping[str, str]) -> tuple[Site, JobState]:
     """Connects and finds the job that the options name. Raises UserError."""
-    known = task_place.read(options, environ, Path.cwd())
+    known = task_place.read_place(options, environ, Path.cwd())
     connection = connected(known, environ)
     return connection, find_job(connection, options.job, known)
 

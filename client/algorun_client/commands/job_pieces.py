@@ -121,7 +121,7 @@ def _fetch_metrics(connection: Site, state: JobState, folder: Path) -> int:
     is_local = connection.session is None
     finest_s = LOCAL_PERIOD_S if is_local else host_figures.PERIOD_S
     try:
-        period_s, figures = host_figures.read(connection.target.cloudwatch, state, datetime.now(UTC), finest_s)
+        period_s, figures = host_figures.read_figures(connection.target.cloudwatch, state, datetime.now(UTC), finest_s)
     except ApiError as error:
         if refusal(error) is not Refusal.DENIED:
             raise

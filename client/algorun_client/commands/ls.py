@@ -58,7 +58,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     most = int(options.max) if options.max.isascii() and options.max.isdigit() else 0
     if not 1 <= most <= MOST:
         raise UserError("--max", f"{options.max!r} is not a number of jobs", allowed=f"1 to {MOST}", fix="--max 20")
-    known = task_place.read(options, environ, Path.cwd())
+    known = task_place.read_place(options, environ, Path.cwd())
     connection = _connected(known, environ, as_json=options.json)
     api = connection.target.sagemaker
     text = in_job_name(options.text)  # PROJECT/TASK: as job names begin

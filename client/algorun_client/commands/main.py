@@ -21,7 +21,7 @@ from algorun_client.common.errors import ApiError, Interrupted
 from algorun_client.common.refusals import explained
 from algorun_client.submit.build.ranks_per_host import CHOICES, Undecided
 
-from . import doctor, fetch, logs, ls, report, results, role, state, status, stop, submit
+from . import doctor, fetch, fit, logs, ls, report, results, role, shell, state, status, stop, submit
 
 
 class Command(Protocol):
@@ -42,12 +42,14 @@ COMMANDS: dict[str, tuple[Command, str]] = {
     "status": (status, "Show where a job is, or how it ended."),
     "logs": (logs, "Print the lines of all hosts of a job."),
     "stop": (stop, "Ask a job to end early."),
+    "shell": (shell, "Open a shell on a host that is held after a failure."),
     "fetch": (fetch, "Bring home a job's model, outputs, state and logs."),
     "report": (report, "Draw a job as one HTML page."),
     "results": (results, "Show the jobs of a sweep or a tuning, the best one first."),
     "state": (state, "List or remove the checkpoints that a task keeps for its next job."),
     "doctor": (doctor, "Look at an AWS account before its first job, and change nothing."),
     "role": (role, "Print a narrow policy for the job's role, or for yourself."),
+    "plan": (fit, "Show which hosts a Hugging Face folder's model can be trained on, and the cheapest."),
 }
 
 
@@ -72,7 +74,7 @@ def main(words: Sequence[str], environ: Mapping[str, str] = os.environ) -> int:
             raise
         return _refused(error, as_json=True)
     try:
-        with _terminated():
+        with interrupted_by_signals():
             return command.run(options, environ)
     except KeyboardInterrupt as stop:
         text = str(stop) if isinstance(stop, Interrupted) else BEFORE if command is submit else ""
@@ -104,7 +106,7 @@ def run(words: Sequence[str], environ: Mapping[str, str]) -> int:
 
 
 @contextlib.contextmanager
-def _terminated() -> Iterator[None]:
+def interrupted_by_signals() -> Iterator[None]:
     """SIGTERM, and a terminal that is closed, end a command as Ctrl-C does. `nohup` keeps it from the second one."""
     if threading.current_thread() is not threading.main_thread():
         yield
@@ -136,6 +138,10 @@ def _parsed(words: Sequence[str]) -> tuple[Command, argparse.Namespace]:
         return command, _options(parser, list(words[2:]))
     parser = _Parser(prog=f"algorun {words[0]}", description=text, allow_abbrev=False)
     command.add_options(parser)
+    if command is fit:
+        options, others = parser.parse_known_args(list(words[1:]))
+        options.program = fit.of_the_job(others)
+        return command, options
     split = {"submit": submit.split, "doctor": doctor.split}.get(words[0])
     own, program = split(words[1:]) if split else (list(words[1:]), [])
     options = _options(parser, own)

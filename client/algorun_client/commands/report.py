@@ -57,7 +57,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Returns 0 if the page is written."""
     asked = _report_options(options)
-    known = task_place.read(options, environ, Path.cwd())
+    known = task_place.read_place(options, environ, Path.cwd())
     connection = connected(known, environ)
     swept = _sweep(options, environ)
     state = find_job(connection, _first(swept) if swept else options.job, known)
@@ -82,10 +82,10 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _sweep(options: argparse.Namespace, environ: Mapping[str, str]) -> SweepResults | None:
     """The results of the sweep or tuning that the options name; None for a task without one, and for a job."""
     task = options.job.rpartition("/")[2]
-    file = job_file.read(options.file, Path.cwd())
+    file = job_file.read_job_file(options.file, Path.cwd())
     if task not in file.sweeps and task not in file.tunes:
         return None
-    return results.read(options, environ, f"[task.{task}.sweep] best", "")
+    return results.results_of(options, environ, f"[task.{task}.sweep] best", "")
 
 
 def _first(swept: SweepResults) -> str:

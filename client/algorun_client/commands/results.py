@@ -32,16 +32,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Returns 0."""
-    sweep_results.write(read(options, environ, "--by", options.by), as_json=options.json)
+    sweep_results.write(results_of(options, environ, "--by", options.by), as_json=options.json)
     if options.json:
         json_lines.write_end(json_lines.LastObject())
     return ClientCode.OK
 
 
-def read(options: argparse.Namespace, environ: Mapping[str, str], where: str, metric: str) -> SweepResults:
+def results_of(options: argparse.Namespace, environ: Mapping[str, str], where: str, metric: str) -> SweepResults:
     """The results of the sweep or the tuning that `options.job` names. `where`: the option that gives `metric`. Raises UserError."""
     folder = Path.cwd()
-    file, known = job_file.read(options.file, folder), task_place.read(options, environ, folder)
+    file, known = job_file.read_job_file(options.file, folder), task_place.read_place(options, environ, folder)
     task = options.job.rpartition("/")[2]
     if task not in file.sweeps and task not in file.tunes:
         raise UserError(
@@ -58,4 +58,4 @@ def read(options: argparse.Namespace, environ: Mapping[str, str], where: str, me
     connection = connect(known.where, profile=known.profile, region=known.region, environ=environ, bucket=known.bucket)
     address = task_place.task_address(known, options.job, connection.default_bucket())
     swept = sweep_results.swept(connection.target, address, file.sweeps.get(task), file.tunes.get(task))
-    return sweep_results.read(connection.target, address, swept, source.metrics, goal, connection.pace)
+    return sweep_results.read_results(connection.target, address, swept, source.metrics, goal, connection.pace)

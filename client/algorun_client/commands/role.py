@@ -52,6 +52,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--kms-key", metavar="ARN", default="", help="the key of buckets and volumes, if there is one")
     parser.add_argument("--vpc", action="store_true", help="the job runs in subnets of a VPC")
+    parser.add_argument("--shell", action="store_true", help="for --hold-on-failure and `algorun shell`")
     add_where_options(parser)
     add_place_options(parser)
 
@@ -67,7 +68,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _places(options: argparse.Namespace, environ: Mapping[str, str]) -> Places:
-    known = task_place.read(options, environ, Path.cwd())
+    known = task_place.read_place(options, environ, Path.cwd())
     region = _region(known.region or environ.get("AWS_REGION", "") or environ.get("AWS_DEFAULT_REGION", ""))
     account, role = _role(options.whom, options.account, options.role or settings.ROLE.read(environ), region)
     project = names.checked("--project", known.project)
@@ -90,6 +91,7 @@ def _places(options: argparse.Namespace, environ: Mapping[str, str]) -> Places:
         kms_key=options.kms_key,
         repository=_repository(options.image),
         vpc=options.vpc,
+        shell=options.shell,
     )
 
 

@@ -3,7 +3,8 @@
 A statement names its resources. Where AWS knows no resource for an action, the statement has `*`, and ANY_RESOURCE below
 says why.
 
-Sources: AWS's "How to use SageMaker execution roles" (CreateTrainingJob, CreateProcessingJob), "Cross-service confused
+Sources: AWS's "How to use SageMaker execution roles" (CreateTrainingJob, CreateProcessingJob), "Access a training container through
+AWS Systems Manager for remote debugging", "Cross-service confused
 deputy prevention" of SageMaker, and the Service Authorization Reference (which actions know resources).
 """
 
@@ -27,6 +28,8 @@ ANY_RESOURCE = {
     "Figures": "cloudwatch:GetMetricData has no resource, and no condition either",
     "Quotas": "servicequotas:ListServiceQuotas has no resource",
     "Registry": "ecr:GetAuthorizationToken has no resource",
+    "Shell": "sessions name no resource; a condition narrows them to hosts of training jobs",
+    "ShellAgent": "ssmmessages knows no resource",
     "Lists": "sagemaker:ListTrainingJobs and ListProcessingJobs have no resource",
     "VpcLook": "ec2:Describe* of networks has no resource",
     "NetworkLook": "ec2:Describe* of networks has no resource; that of a file system is not known when the policy is made",
@@ -37,6 +40,8 @@ NETWORK_LOOK = (
     *("ec2:DescribeSecurityGroups", "ec2:DescribeSubnets", "elasticfilesystem:DescribeFileSystems"),
     *("elasticfilesystem:DescribeMountTargets", "fsx:DescribeFileSystems"),
 )
+# Of the agent that SageMaker starts on a host for remote debugging.
+SHELL_AGENT = tuple(f"ssmmessages:{verb}{kind}Channel" for verb in ("Create", "Open") for kind in ("Control", "Data"))
 LAYERS = ("ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
 
 
@@ -70,6 +75,7 @@ class Places:
     kms_key: str = ""  # the ARN of a key, or "" for none
     repository: str = ""  # the ARN of the image's repository, or "" for all of this account and region
     vpc: bool = False
+    shell: bool = False  # --hold-on-failure and `algorun shell`
 
     @property
     def partition(self) -> str:
@@ -120,6 +126,7 @@ def job_policy(places: Places) -> Policy:
         *_key(places),
         *_grant(places),
         *(_vpc(places) if places.vpc else ()),
+        *([_allow("ShellAgent", SHELL_AGENT, "*")] if places.shell else ()),
     )
 
 
@@ -160,6 +167,7 @@ def client_policy(places: Places) -> Policy:
         _allow("Image", ["ecr:DescribeImages", *LAYERS], _repository(places)),
         *_key(places),
         *([_allow("NetworkLook", NETWORK_LOOK, "*")] if places.vpc else ()),
+        *(_shell(places) if places.shell else ()),
         *([_allow("KeyState", ["kms:DescribeKey"], places.kms_key)] if places.kms_key else ()),
     )
 
@@ -204,6 +212,13 @@ def _vpc(places: Places) -> list[Statement]:
         _allow("VpcInterface", ["ec2:CreateNetworkInterface"], [interfaces, *shared]),
         _allow("VpcChange", [f"ec2:{each}" for each in changes], interfaces),
     ]
+
+
+def _shell(places: Places) -> list[Statement]:
+    """Sessions with hosts of training jobs, and with nothing else; and to switch remote debugging on for a job that runs."""
+    target = {"StringLike": {"ssm:resourceTag/aws:ssmmessages:target-id": "sagemaker-training-job:*"}}
+    switch = _allow("ShellSwitch", ["sagemaker:UpdateTrainingJob"], places.arn("sagemaker", "training-job/*"))
+    return [switch, {**_allow("Shell", ["ssm:StartSession", "ssm:TerminateSession"], "*"), "Condition": target}]
 
 
 def _policy(*statements: Statement) -> Policy:

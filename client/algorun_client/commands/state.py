@@ -47,7 +47,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Returns 0, also if the task has no state."""
     if options.host and options.action == "ls":
         raise UserError("--host", "is for clean", fix="drop it: ls shows all hosts")
-    known = task_place.read(options, environ, Path.cwd())
+    known = task_place.read_place(options, environ, Path.cwd())
     connection = connect(known.where, profile=known.profile, region=known.region, environ=environ, bucket=known.bucket)
     address = task_place.task_address(known, options.job, connection.default_bucket())
     found = state_folder.folders(connection.target.store, address)

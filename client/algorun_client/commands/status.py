@@ -33,7 +33,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Returns 0 whatever the job's state is."""
-    known = task_place.read(options, environ, Path.cwd())
+    known = task_place.read_place(options, environ, Path.cwd())
     connection = connected(known, environ)
     if (swept := points_of(connection, options.job, known)) is not None:
         return _sweep(options, known, swept, connection)
@@ -51,7 +51,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 def _sweep(options: argparse.Namespace, known: task_place.TaskPlace, swept: SweptPoints, connection: Site) -> int:
     """The points of a sweep or a tuning, each a task of its own. Their metrics take longer: `algorun results` reads them."""
     address = task_place.task_address(known, options.job, connection.default_bucket())
-    found = sweep_results.read(connection.target, address, swept, {}, None, connection.pace)
+    found = sweep_results.read_results(connection.target, address, swept, {}, None, connection.pace)
     if not options.json:
         counts = Counter(row.status for row in found.rows)
         points = cost_text.counted(len(found.rows), "point")

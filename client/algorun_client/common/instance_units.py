@@ -1,4 +1,4 @@
-"""How many cores and GPUs an instance type has: CloudWatch counts 100 % for each. Pure.
+"""How many cores and GPUs an instance type has: CloudWatch counts 100 % for each. How much memory its GPUs have. Pure.
 
 Source: the tables of EC2's instance types. SageMaker has no call for them, and EC2's needs a right of its own.
 """
@@ -32,6 +32,28 @@ GPUS = {
     "g7e": {"12xlarge": 2, "24xlarge": 4, "48xlarge": 8},
 }
 
+# 10^9 bytes of one GPU's memory, as its maker names it; the driver shows a little more of all of them.
+GPU_GB = {
+    "p2": 12,
+    "p3": 16,
+    "p3dn": 32,
+    "p4d": 40,
+    "p4de": 80,
+    "p5": 80,
+    "p5e": 141,
+    "p5en": 141,
+    "p6-b200": 180,
+    "p6-b300": 268,
+    "p6e-gb200": 185,
+    "g4dn": 16,
+    "g5": 24,
+    "g6": 24,
+    "g6e": 48,
+    "gr6": 24,
+    "g7e": 96,
+}
+WITHOUT_BF16 = ("p2", "p3", "p3dn", "g4dn")  # GPUs older than Ampere
+
 
 def cores(instance: str) -> int | None:
     """The number of virtual CPUs of an instance type. None if it is unknown."""
@@ -53,3 +75,15 @@ def gpus(instance: str) -> int | None:
     if found[1] in GPUS:
         return GPUS[found[1]].get(instance.rpartition(".")[2], 1)
     return 0 if WITHOUT_GPU.fullmatch(found[1]) else None
+
+
+def gpu_bytes(instance: str) -> int | None:
+    """The memory of one GPU of an instance type. None if it has no GPU, or is unknown."""
+    found = TYPE.fullmatch(instance)
+    return GPU_GB[found[1]] * 10**9 if found and found[1] in GPU_GB and gpus(instance) else None
+
+
+def computes_bf16(instance: str) -> bool:
+    """Whether the GPUs of an instance type have units for bfloat16."""
+    found = TYPE.fullmatch(instance)
+    return found is None or found[1] not in WITHOUT_BF16

@@ -39,7 +39,7 @@ def fetch_archive(
             made,
             uri,
             place="the folder of the archive",
-            advice="fetch it by the AWS CLI",
+            fix="fetch it by the AWS CLI",
             leave_out=wrong.append,
             home=home,
         )

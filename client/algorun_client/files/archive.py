@@ -84,7 +84,7 @@ def _add(tar: tarfile.TarFile, file: FoundFile, where: str) -> str:
         with open(file.path, "rb") as content:
             info.size, info.mode = content.seek(0, io.SEEK_END), 0o755 if file.executable else 0o644
             content.seek(0)
-            watched = _Watched(content, file.name, where)
+            watched = CheckedFile(content, file.name, where)
             tar.addfile(info, cast("IO[bytes]", watched))
             return f"{watched.digest.hexdigest()}{' executable' if file.executable else ''}"
     except OSError as error:
@@ -92,7 +92,7 @@ def _add(tar: tarfile.TarFile, file: FoundFile, where: str) -> str:
         raise UserError(where, f"{file.name}: {why}", fix=f"make it readable, or name it in {ALGORUNIGNORE}") from None
 
 
-class _Watched:
+class CheckedFile:
     """A file whose content is hashed, and searched for keys, while it is read."""
 
     def __init__(self, file: BinaryIO, name: str, where: str) -> None:

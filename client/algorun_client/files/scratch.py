@@ -12,13 +12,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-LOCK = ".lock"  # held while the command lives, and seen from containers that share the folder: a process id is not
+LOCK = ".lock"  # held while the command lives, and seen from containers that share the folder: a number of a process is not
 NEW_S = 60.0  # a younger folder may not have its lock yet
 
 
 @contextlib.contextmanager
 def folder(prefix: str) -> Iterator[Path]:
-    """A new folder below the one for temporary files, removed at the end. Removes those of dead commands first."""
+    """A new folder below the one for temporary files, removed at the end. Removes those of commands that have ended first."""
     _remove_left(prefix)
     with tempfile.TemporaryDirectory(prefix=prefix) as name, open(Path(name) / LOCK, "wb") as lock:
         with contextlib.suppress(OSError):  # a file system without locks: `_remove_left` gets none either

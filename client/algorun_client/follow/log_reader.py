@@ -25,6 +25,7 @@ from algorun_client.common import at_once
 from algorun_client.common.errors import ApiError, NotFound
 from algorun_client.request.model import Kind
 
+AGENT = "/ssm"  # ends the streams of the agent for remote debugging: JOB/algo-1-EPOCH/ssm. No host prints those lines
 MOST_PAGES = 20  # of one stream in one round: a long stream must not hold up the others
 PAGES = 64  # of all streams in one round: each may hold 10,000 lines in memory
 LONGEST_WINDOW = 20_000  # newest lines of a stream, in which `sweep` looks for late ones
@@ -139,7 +140,7 @@ class LogReader:
             self._discovered_ms = _clock_ms(answer)
             for each in fields.tables(answer, "logStreams"):
                 name = fields.required(each, "logStreamName")
-                if name not in self._streams:
+                if name not in self._streams and not name.endswith(AGENT):
                     self._streams[name] = _Stream.of(name, self._job)
             token = fields.text(answer, "nextToken")
             if not token:

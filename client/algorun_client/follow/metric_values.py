@@ -73,7 +73,7 @@ def unsettled_s(state: JobState, grace_s: float) -> float:
     return min(max(0.0, grace_s - (datetime.now(UTC) - state.times.ended).total_seconds()), grace_s)
 
 
-def read(
+def read_metrics(
     target: Target, address: TaskAddress, number: int, state: JobState, metrics: Mapping[str, str], grace_s: float
 ) -> dict[str, Last]:
     """The last value of each metric of an execution that has ended; `metrics`: name and regular expression.
@@ -86,7 +86,7 @@ def read(
     missing = {regex for regex in metrics.values() if regex not in kept}
     if missing:
         is_settled = state.ended and not unsettled_s(state, grace_s)
-        kept |= last_values(_lines(target, state), missing, _warn)
+        kept |= last_values(job_lines(target, state), missing, _warn)
         if is_settled:
             _keep(target.store, uri, kept)
     return {name: kept.get(regex, Last("")) for name, regex in metrics.items()}
@@ -96,7 +96,8 @@ def _warn(text: str) -> None:
     print(f"algorun: warning: {text}", file=sys.stderr)
 
 
-def _lines(target: Target, state: JobState) -> Iterator[Sequence[LogLine]]:
+def job_lines(target: Target, state: JobState) -> Iterator[Sequence[LogLine]]:
+    """All lines of a job, in chunks as they arrive."""
     yield from LogReader(target.logs, state.kind, state.job).read_all()
 
 

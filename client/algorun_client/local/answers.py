@@ -14,8 +14,8 @@ REGION = "local"
 # Fields of CreateTrainingJob that DescribeTrainingJob repeats.
 TRAINING_FIELDS = (
     "AlgorithmSpecification", "CheckpointConfig", "EnableInterContainerTrafficEncryption", "EnableManagedSpotTraining",
-    "EnableNetworkIsolation", "Environment", "HyperParameters", "InputDataConfig", "OutputDataConfig", "ResourceConfig",
-    "RetryStrategy", "RoleArn", "StoppingCondition", "TensorBoardOutputConfig", "VpcConfig",
+    "EnableNetworkIsolation", "Environment", "HyperParameters", "InputDataConfig", "OutputDataConfig", "RemoteDebugConfig",
+    "ResourceConfig", "RetryStrategy", "RoleArn", "StoppingCondition", "TensorBoardOutputConfig", "VpcConfig",
 )  # fmt: skip
 PROCESSING_FIELDS = (
     "AppSpecification", "Environment", "NetworkConfig", "ProcessingInputs", "ProcessingOutputConfig", "ProcessingResources",

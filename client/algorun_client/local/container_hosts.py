@@ -16,6 +16,7 @@ from . import container_guard, gpus
 from .containers import (
     GIVE_BACK,
     Containers,
+    container_name,
     first_process,
     give_back,
     has_foreign_files,
@@ -123,7 +124,7 @@ class ContainerHosts:
         return [*options, self._containers.image, *words]
 
     def _container(self, host: str) -> str:
-        return f"{self._name}-{host}"
+        return container_name(self._folder, host)
 
     @property
     def _running(self) -> list[str]:

@@ -55,6 +55,11 @@ def name_of(folder: JobFolder) -> str:
     return f"algorun-{folder.job}-{hashlib.sha256(os.fsencode(folder.path)).hexdigest()[:8]}"
 
 
+def container_name(folder: JobFolder, host: str) -> str:
+    """The name of a host's container."""
+    return f"{name_of(folder)}-{host}"
+
+
 def labels(folder: JobFolder) -> list[str]:
     """The options of `docker create` that say whose a container or network is."""
     return ["--label", f"{JOB_LABEL}={folder.path}", "--label", f"{ROOT_LABEL}={folder.root}"]

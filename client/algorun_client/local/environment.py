@@ -30,7 +30,8 @@ def for_runner(environ: Mapping[str, str]) -> dict[str, str]:
 
 
 def of_job(job: JobDescription) -> dict[str, str]:
-    """The variables that SageMaker sets in every container of a job."""
+    """The variables that SageMaker sets in every container of a job, and where the job is."""
+    here = {"ALGORUN_WHERE": "local"}
     if job.kind is Kind.PROCESSING:
-        return {}
-    return {"TRAINING_JOB_NAME": job.job, "TRAINING_JOB_ARN": arn(job.kind, job.job)}
+        return here
+    return {"TRAINING_JOB_NAME": job.job, "TRAINING_JOB_ARN": arn(job.kind, job.job), **here}

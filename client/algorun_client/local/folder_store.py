@@ -39,7 +39,7 @@ class FolderStore:
     def path(self, uri: str) -> Path:
         """The file of an object, or of a bucket. It may not exist."""
         bucket, key = split(uri)
-        return self._buckets.joinpath(bucket, *_parts(key)) if key else self._buckets / bucket
+        return self._buckets.joinpath(bucket, *file_names(key)) if key else self._buckets / bucket
 
     def has_bucket(self, uri: str) -> bool:
         """True if the bucket of this address has a folder."""
@@ -96,6 +96,7 @@ class FolderStore:
     @contextlib.contextmanager
     def _becoming(self, uri: str, *, if_absent: bool = False) -> Iterator[Path]:
         """A file that becomes the object. It is gone at the end of the context."""
+        # Not algorun.common.aside: a listing shows the files beside an object, and with `if_absent` a link gives the name.
         made = self._buckets / ASIDE / uuid.uuid4().hex
         made.parent.mkdir(parents=True, exist_ok=True)
         try:
@@ -121,7 +122,7 @@ class FolderStore:
 
     def _note(self, uri: str) -> Path:
         bucket, key = split(uri)
-        return self._metadata.joinpath(bucket, *_parts(key))
+        return self._metadata.joinpath(bucket, *file_names(key))
 
     def get(self, uri: str) -> bytes:
         """As ObjectStore."""
@@ -179,7 +180,9 @@ class FolderStore:
         identity = (own.st_dev, own.st_ino)
         if identity in parents:
             return
-        keys = [(at + _name(each.name) + ("/" if each.is_dir() else ""), each) for each in entries if _is_shown(each)]
+        keys = [
+            (at + key_part(each.name) + ("/" if each.is_dir() else ""), each) for each in entries if _is_shown(each)
+        ]
         keys.sort(key=lambda pair: os.fsencode(pair[0]))  # a folder's slash counts: `a-b` comes before `a/b`
         for key, entry in keys:
             if not key.startswith(start) and not start.startswith(key):
@@ -195,7 +198,7 @@ class FolderStore:
     def folders(self, prefix: str) -> Iterator[str]:
         """As ObjectStore."""
         with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-            names = [_name(each.name) for each in os.scandir(self.path(prefix.rstrip("/"))) if each.is_dir()]
+            names = [key_part(each.name) for each in os.scandir(self.path(prefix.rstrip("/"))) if each.is_dir()]
             yield from sorted(names, key=os.fsencode)
 
     def delete(self, uri: str) -> None:
@@ -269,14 +272,14 @@ INSTEAD = {"": "%", ".": "%2E", "..": "%2E%2E"}
 LIKE_INSTEAD = re.compile(r"(%25)*(%|%2E|%2E%2E)")
 
 
-def _parts(key: str) -> list[str]:
+def file_names(key: str) -> list[str]:
     """The file names of a key."""
     if "\0" in key:
         raise ApiError("InvalidKey", f"{key!r} holds a zero byte")
     return [f"%25{part}" if LIKE_INSTEAD.fullmatch(part) else INSTEAD.get(part, part) for part in key.split("/")]
 
 
-def _name(file: str) -> str:
+def key_part(file: str) -> str:
     """The part of a key that a file name stands for."""
     for part, instead in INSTEAD.items():
         if file == instead:

@@ -121,7 +121,7 @@ class HostProcesses:
         for host, process in list(self._running.items()):
             if _has_ended(process.pid):
                 # As a container ends with its first process. Once that is collected, its number may be a stranger's.
-                _send(process.pid, signal.SIGKILL, group=True)
+                send_signal(process.pid, signal.SIGKILL, group=True)
                 self.codes[host] = _exit_code(process.wait())
                 del self._running[host]
                 self._ended_at = time.monotonic()
@@ -139,7 +139,7 @@ class HostProcesses:
     def signal(self, number: int) -> None:
         """A signal to the process of each host; SIGKILL reaches its children too."""
         for process in self._running.values():
-            _send(process.pid, number, group=number == signal.SIGKILL)
+            send_signal(process.pid, number, group=number == signal.SIGKILL)
 
     def close(self) -> None:
         """Kills what still runs and closes the streams. Waits for CLOSE_S at most: a disk may hold a process for ever."""
@@ -162,7 +162,8 @@ def _exit_code(returncode: int) -> int:
     return 128 - returncode if returncode < 0 else returncode
 
 
-def _send(pid: int, number: int, *, group: bool) -> None:
+def send_signal(pid: int, number: int, *, group: bool) -> None:
+    """Sends it to a process, or to its process group. Nothing happens if there is none, or if it is another user's."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         if group:
             os.killpg(pid, number)

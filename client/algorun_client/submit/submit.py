@@ -24,7 +24,7 @@ from .look_up.look_up import look_up
 from .place import claim
 from .place.place import HowPlaced, Placed, SubmitFlags, created_before, say_without_sending, text_of_done
 from .place.telling import Telling
-from .read.read import SubmitOrder, read
+from .read.read import SubmitOrder, read_order
 from .read.spec import TaskSpec
 from .series.host_choice import place_in_series, start
 from .series.job_series import JobSeries, SeriesRules
@@ -32,7 +32,7 @@ from .series.job_series import JobSeries, SeriesRules
 
 def run(options: argparse.Namespace, environ: Mapping[str, str], flags: SubmitFlags) -> int:
     """Returns the exit code. Raises UserError or ApiError before a job is created."""
-    asked = read(options, environ, Path.cwd())
+    asked = read_order(options, environ, Path.cwd())
     if options.dry_run:
         return _print(asked, environ, options, flags)
     connection = connect_for(asked.spec, environ)

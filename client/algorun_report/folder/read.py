@@ -31,7 +31,7 @@ FETCH = "fetch the job again: algorun fetch TASK"
 IMAGE_ROW = "image"
 
 
-def read(folder: Path, asked_for: Sequence[Definition] = (), rate: float | None = None) -> RunReport:
+def read_report(folder: Path, asked_for: Sequence[Definition] = (), rate: float | None = None) -> RunReport:
     """Everything that the folder tells. `asked_for`: metrics to look for besides; `rate`: the price of a host and hour.
 
     Raises UserError if `folder` is no job's folder, a file is damaged, one of these metrics never appeared, or a job that

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from algorun_report.run_report import Axis, Metric, RunReport, Series
+from algorun_report.run_report import Axis, Metric, MetricPlace, RunReport, Series
 
 from .sampling import sample
-from .step_axis import AXES, counted
 
 MOST_PLACES = 2000  # on a chart's x axis: two for each pixel of a wide chart
 FEWEST_PLACES = 200
 MOST_VALUES = 200_000  # on the page: 20 bytes each at most, so it stays below 5 MB
 MOST_SERIES = 64  # in one chart; more lines hide each other
 MOST_SERIES_ON_PAGE = MOST_VALUES // FEWEST_PLACES
+
+AXES = {MetricPlace.STEP: Axis.STEP, MetricPlace.EPOCH: Axis.EPOCH}
 
 # Units of algorun's own metrics; of others only the user knows them.
 UNITS = {
@@ -154,3 +155,33 @@ def _last(series: Series, *, percent: bool) -> float | None:
     if not series.values:
         return None
     return round(series.values[-1], 2) if percent else series.values[-1]
+
+
+def counted(metric: Metric, restarts: int) -> tuple[Series, ...] | None:
+    """The series over their steps or epochs; None if these do not count through the job, as steps that begin again in each epoch.
+
+    After a restart the ranks repeat some steps: the later values replace the earlier ones. `restarts`: of the job's ranks.
+    """
+    if metric.place is MetricPlace.NONE:
+        return None
+    found = []
+    for each in metric.series:
+        kept = _kept(each, restarts)
+        if kept is None:
+            return None
+        found.append(Series(each.label, [each.numbers[n] for n in kept], [each.values[n] for n in kept]))
+    return tuple(found)
+
+
+def _kept(series: Series, restarts: int) -> Sequence[int] | None:
+    """The places in `series` of the values to draw. None if the numbers go back more often than ranks were restarted."""
+    kept: list[int] = []
+    for at, number in enumerate(series.numbers):
+        if kept and number <= series.numbers[kept[-1]]:
+            if not restarts or series.epochs[at] > series.epochs[kept[-1]]:  # False for NaN
+                return None
+            restarts -= 1
+            while kept and series.numbers[kept[-1]] >= number:
+                kept.pop()
+        kept.append(at)
+    return kept

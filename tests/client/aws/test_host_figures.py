@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from algorun_client.aws.host_figures import HostMetric, read
+from algorun_client.aws.host_figures import HostMetric, read_figures
 from algorun_client.aws.job_state import InstanceGroups, JobState, JobTimes
 from algorun_client.common.instance_units import cores, gpus
 from algorun_client.request.model import Kind
@@ -52,7 +52,7 @@ def test_points_of_several_pages_come_in_their_order_and_empty_metrics_are_left_
         {("CPUUtilization", "job/algo-1"): [(2, 180.0), (1, 170.0)], ("DiskUtilization", "job/algo-2"): [(1, 3.5)]},
         {("CPUUtilization", "job/algo-1"): [(3, 190.0), (4, float("nan"))]},
     )
-    period_s, found = read(api, state(), T0 + 60 * MINUTE)
+    period_s, found = read_figures(api, state(), T0 + 60 * MINUTE)
     begin = T0.replace(second=0).timestamp()
     assert period_s == 60
     assert found == [
@@ -63,7 +63,7 @@ def test_points_of_several_pages_come_in_their_order_and_empty_metrics_are_left_
 
 def test_the_query_is_that_of_sagemakers_metrics():
     api = CloudWatch()
-    read(api, state(hosts=1), T0 + 60 * MINUTE)
+    read_figures(api, state(hosts=1), T0 + 60 * MINUTE)
     (query,) = api.queries
     assert query["MetricDataQueries"][0] == {
         "Id": "m0",
@@ -84,7 +84,7 @@ def test_the_query_is_that_of_sagemakers_metrics():
 @pytest.mark.parametrize(("days", "period_s"), [(0, 60), (14, 60), (15, 300), (62, 300), (63, 3600), (400, 3600)])
 def test_the_period_is_the_shortest_that_cloudwatch_still_has(days, period_s):
     api = CloudWatch()
-    assert read(api, state(), T0 + timedelta(days=days, minutes=30))[0] == period_s
+    assert read_figures(api, state(), T0 + timedelta(days=days, minutes=30))[0] == period_s
     assert api.queries[0]["MetricDataQueries"][0]["MetricStat"]["Period"] == period_s
     assert api.queries[0]["StartTime"].timestamp() % period_s == 0
     assert api.queries[0]["StartTime"] < api.queries[0]["EndTime"]
@@ -92,7 +92,7 @@ def test_the_period_is_the_shortest_that_cloudwatch_still_has(days, period_s):
 
 def test_many_hosts_take_several_calls():
     api = CloudWatch({("CPUUtilization", "job/algo-101"): [(1, 5.0)], ("DiskUtilization", "job/algo-150"): [(1, 6.0)]})
-    _, found = read(api, state(hosts=150), T0 + 60 * MINUTE)
+    _, found = read_figures(api, state(hosts=150), T0 + 60 * MINUTE)
     assert [len(query["MetricDataQueries"]) for query in api.queries] == [500, 250]
     assert [(each.metric, each.host) for each in found] == [
         ("CPUUtilization", "algo-101"),
@@ -103,7 +103,7 @@ def test_many_hosts_take_several_calls():
 @pytest.mark.parametrize("name", ["job/algo-1", "job/1"])
 def test_hosts_of_processing_jobs_have_either_name(name):
     api = CloudWatch({("MemoryUtilization", name): [(1, 40.0)]})
-    _, found = read(api, state(hosts=1, kind=Kind.PROCESSING), T0 + 60 * MINUTE)
+    _, found = read_figures(api, state(hosts=1, kind=Kind.PROCESSING), T0 + 60 * MINUTE)
     assert [(each.metric, each.host, each.values) for each in found] == [("MemoryUtilization", "algo-1", (40.0,))]
     metric = api.queries[0]["MetricDataQueries"][0]["MetricStat"]["Metric"]
     assert metric["Namespace"] == "/aws/sagemaker/ProcessingJobs"
@@ -111,9 +111,9 @@ def test_hosts_of_processing_jobs_have_either_name(name):
 
 def test_a_job_that_runs_is_asked_for_until_now_and_one_without_times_not_at_all():
     api = CloudWatch()
-    read(api, state(ended=None), T0 + 3 * MINUTE)
+    read_figures(api, state(ended=None), T0 + 3 * MINUTE)
     assert api.queries[0]["EndTime"] == T0.replace(second=0) + 4 * MINUTE
-    assert read(CloudWatch(), state(created=None), T0) == (60, [])
+    assert read_figures(CloudWatch(), state(created=None), T0) == (60, [])
 
 
 @pytest.mark.parametrize(

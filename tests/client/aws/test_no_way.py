@@ -57,6 +57,8 @@ CASES = [
 ]
 
 
+# Each waits for its own limit.
+@pytest.mark.slow(but=["deaf-submit", "silent-ls", "closed-submit"])
 @pytest.mark.parametrize(("wall", "words"), CASES, ids=[f"{wall.__name__}-{words[0]}" for wall, words in CASES])
 def test_no_command_waits_for_minutes(wall, words, monkeypatch, tmp_path):
     no_credentials(monkeypatch)

@@ -26,6 +26,16 @@ RIGHT = {
 CASES: dict[str, tuple[dict[str, str], str, int]] = {
     "an unknown role": ({"--role": "Nobody"}, "--role: 'Nobody' does not exist in account 123456789012; fix: --role NAME or ARN", 71),
     "a missing image": ({"--image": IMAGE}, f"--image: {IMAGE} does not exist", 64),
+    "an image of another region": (
+        {"--image": IMAGE.replace(REGION, "us-east-1")},
+        "lies in us-east-1, and the job runs in eu-west-1: SageMaker wants both in one region; fix: `./build.sh push --region eu-west-1`", 64,
+    ),
+    "an image of another region by its digest": (
+        {"--image": f"{IMAGE.replace(REGION, 'us-east-1')}@sha256:{'0' * 64}"}, "lies in us-east-1, and the job runs in eu-west-1", 64,
+    ),
+    "a subnet that does not exist": (
+        {"--subnets": "subnet-0123456789abcdef0", "--security-groups": "sg-0123456789abcdef0"}, "--subnets: ", 64,
+    ),
     "a job file that is none": ({"--file": "bad.toml"}, "bad.toml: is not TOML", 64),
     "an absent job file": ({"--file": "none.toml"}, "--file: none.toml: No such file or directory; fix: name a readable file", 64),
     "an unknown key": ({"--file": "key.toml"}, "key.toml: unknown key 'imagee'", 64),

@@ -130,6 +130,22 @@ def test_what_is_missing_has_its_command(words, topic, code, value, fix, account
     assert fix in found["fix"]
 
 
+@pytest.mark.parametrize(
+    ("types", "code", "states"),
+    [
+        ("ml.p4d.24xlarge,ml.g5.12xlargex2", 0, ["warn", "ok"]),
+        ("ml.g5.12xlarge,ml.p4d.24xlarge", 0, ["ok", "warn"]),
+        ("ml.p4d.24xlarge,ml.p5.48xlarge", 72, ["fail", "fail"]),
+    ],
+)
+def test_hosts_in_order_of_preference_need_one_quota_of_theirs(types, code, states, account, image, capsys):
+    line = ["--image", image, "--role", "Job", "--bucket", "b-ucket", "--instance", types, "--per-gpu", "train.py"]
+    assert main(["doctor", "--aws", "--json", *line], {}) == code
+    rows = [row for row in json.loads(capsys.readouterr().out)["findings"] if row["topic"] == "quota"]
+    assert [row["state"] for row in rows] == states
+    assert ("leave it: a submit takes the next hosts" in str(rows)) == ("warn" in states)
+
+
 def test_the_command_for_a_quota_is_one_that_aws_takes(account, capsys):
     found = looked(
         capsys, *LINE[:4], "--instance", "ml.p4d.24xlarge", "--hosts", "2", "--image", "x/y:1", "train.py", code=72

@@ -11,7 +11,7 @@ import signal
 import pytest
 
 from algorun_client.commands import ls
-from algorun_client.commands.main import _terminated, main
+from algorun_client.commands.main import interrupted_by_signals, main
 from algorun_client.connection import local_root
 from tests.client.submit.test_submit import no_credentials
 
@@ -58,11 +58,11 @@ def test_the_word_for_the_job_that_a_command_is_about(command, capsys):
 def test_a_signal_ends_a_command_as_ctrl_c_does(number):
     before = signal.signal(number, signal.SIG_DFL)
     try:
-        with pytest.raises(KeyboardInterrupt), _terminated():
+        with pytest.raises(KeyboardInterrupt), interrupted_by_signals():
             signal.raise_signal(number)
         assert signal.getsignal(number) is signal.SIG_DFL
         signal.signal(number, signal.SIG_IGN)  # as nohup does
-        with _terminated():
+        with interrupted_by_signals():
             signal.raise_signal(number)
     finally:
         signal.signal(number, before)

@@ -248,7 +248,7 @@ def test_the_page_of_a_sweep_has_its_table_and_the_curves_of_the_best_job(
     found = SweepResults(
         task="train", names=("lr",), goal=Goal("loss", True), rows=tuple(rows if has_best else rows[::-1])
     )
-    monkeypatch.setattr(report.results, "read", lambda *_: found)
+    monkeypatch.setattr(report.results, "results_of", lambda *_: found)
     asked = []
     real = report.find_job
 
@@ -278,7 +278,7 @@ def test_a_sweep_without_jobs_has_no_page(open_cloud, tmp_path, monkeypatch, cap
     (tmp_path / "here" / "algorun.toml").write_text(SWEEP)
     row = Row(task="train.lr-0.1", parameters=("0.1",), status="not submitted")
     monkeypatch.setattr(
-        report.results, "read", lambda *_: SweepResults(task="train", names=("lr",), goal=None, rows=(row,))
+        report.results, "results_of", lambda *_: SweepResults(task="train", names=("lr",), goal=None, rows=(row,))
     )
     assert cli.main(["report", "train"]) == 64
     assert (

@@ -64,7 +64,7 @@ def world(monkeypatch):
     def lines(target: api.Target, state):
         yield [LogLine("algo-1", "algo-1-1", 1, f"acc {made.states[state.job][1]}")]
 
-    monkeypatch.setattr(metric_values, "_lines", lines)
+    monkeypatch.setattr(metric_values, "job_lines", lines)
     return made
 
 
@@ -74,7 +74,7 @@ def test_the_best_of_the_table_is_what_a_chain_reads(world):
     world.add("train.lr-2", ("Failed", "0.8"), ("Completed", "0.5"))
     world.add("train.lr-3", ("Completed", "0.4"), ("InProgress", "0.99"))
     goal = Goal("accuracy", lowest=False)
-    found = sweep_results.read(world.target, ADDRESS, SweptPoints(SWEEP), METRICS, goal, PollTimes(grace_s=0.0))
+    found = sweep_results.read_results(world.target, ADDRESS, SweptPoints(SWEEP), METRICS, goal, PollTimes(grace_s=0.0))
     assert [(row.job, row.status, row.newer, row.text) for row in found.rows] == [
         ("train.lr-1-1", "Completed", "Failed", "0.9"),
         ("train.lr-2-2", "Completed", "", "0.5"),
@@ -87,7 +87,7 @@ def test_the_best_of_the_table_is_what_a_chain_reads(world):
 def test_a_point_without_a_completed_job_shows_its_newest_one(world, capsys):
     world.add("train.lr-1", ("Stopped", "0.1"), ("Failed", "0.9"))
     world.add("train.lr-2", ("Completed", "0.2"), ("Failed", "0.3"))
-    found = sweep_results.read(
+    found = sweep_results.read_results(
         world.target, ADDRESS, SweptPoints(SWEEP), METRICS, Goal("accuracy", lowest=False), PollTimes(grace_s=0.0)
     )
     assert [(row.job, row.status) for row in found.rows] == [

@@ -154,6 +154,25 @@ def test_a_vpc_needs_rights_on_interfaces(capsys):
     assert not any(action.startswith("ec2:") for each in policy(capsys, *PLACE) for action in each["Action"])
 
 
+def test_a_shell_needs_rights_of_the_job_and_of_its_user(capsys):
+    """Source: "Access a training container through AWS Systems Manager for remote debugging" in AWS's developer guide."""
+    agent = {
+        f"ssmmessages:{each}"
+        for each in ("CreateControlChannel", "CreateDataChannel", "OpenControlChannel", "OpenDataChannel")
+    }
+    of_job = {action for each in policy(capsys, *PLACE, "--shell") for action in each["Action"]}
+    assert of_job - {action for each in policy(capsys, *PLACE) for action in each["Action"]} == agent
+    words = (*PLACE, "--for", "client", "--role", "Job")
+    (session,) = [each for each in policy(capsys, *words, "--shell") if each["Sid"] == "Shell"]
+    (switch,) = [each for each in policy(capsys, *words, "--shell") if each["Sid"] == "ShellSwitch"]
+    assert switch["Action"] == ["sagemaker:UpdateTrainingJob"]
+    assert session["Action"] == ["ssm:StartSession", "ssm:TerminateSession"]
+    assert session["Condition"] == {
+        "StringLike": {"ssm:resourceTag/aws:ssmmessages:target-id": "sagemaker-training-job:*"}
+    }
+    assert not any(each["Sid"] == "Shell" for each in policy(capsys, *words))
+
+
 # -- partitions -------------------------------------------------------------------------------------------------------
 
 

@@ -89,7 +89,7 @@ def test_the_launcher_unpacks_it(tmp_path):
         tmp_path / "out",
         "archive",
         place="the code folder",
-        advice="put data into a channel instead",
+        fix="put data into a channel instead",
     )
     assert (tmp_path / "out" / "sub" / "link").read_text() == "print(1)\n"
     assert os.access(tmp_path / "out" / "run.sh", os.X_OK)
@@ -138,7 +138,7 @@ def test_words_about_keys_are_no_keys(text):
 @examples(200)
 def test_a_key_is_found_wherever_reads_are_cut(noise, cut):
     content = b"\n" + noise + b"\n" + KEY_ID.encode() + b"\n" + noise
-    watched = archive._Watched(io.BytesIO(content), "x", "--code")
+    watched = archive.CheckedFile(io.BytesIO(content), "x", "--code")
     with pytest.raises(UserError):
         list(iter(lambda: watched.read(cut + 1), b""))
 

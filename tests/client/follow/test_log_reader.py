@@ -65,6 +65,14 @@ def test_lines_of_one_round_come_in_the_order_of_their_times():
     assert [line.text for line in reader.poll()] == ["5", "4", "3", "2", "1", "0"]
 
 
+def test_the_agent_of_remote_debugging_is_no_host():
+    """Source of its streams' names: "Access a training container through AWS Systems Manager for remote debugging"."""
+    logs = CloudWatch()
+    logs.put("job/algo-1-1", 1, "a line")
+    logs.put("job/algo-1-1/ssm", 2, "ERROR no permission")
+    assert texts(all_of(LogReader(logs, Kind.TRAINING, "job"))) == [("algo-1-1", "a line")]
+
+
 def test_lines_that_were_read_before_a_call_was_refused_are_handed_out_later():
     logs = CloudWatch(page=2)
     for n in range(4):

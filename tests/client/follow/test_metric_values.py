@@ -64,12 +64,12 @@ def world(monkeypatch):
         made.read += 1
         yield [line(5, "loss 0.5")]
 
-    monkeypatch.setattr(metric_values, "_lines", lines)
+    monkeypatch.setattr(metric_values, "job_lines", lines)
     return made
 
 
 def read(world, metrics, ended=None, grace_s=15.0):
-    return metric_values.read(world.target, ADDRESS, 1, ended or state(), metrics, grace_s)
+    return metric_values.read_metrics(world.target, ADDRESS, 1, ended or state(), metrics, grace_s)
 
 
 def test_lines_are_read_once(world):

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from algorun.common.errors import UserError
-from algorun_client.local.folder_store import FolderStore, _name, _parts
+from algorun_client.local.folder_store import FolderStore, file_names, key_part
 from tests.conftest import examples
 
 PARTS = st.lists(st.sampled_from([".", "%", "%2E", "%25"]), max_size=4).map("".join)
@@ -60,12 +60,12 @@ def test_an_object_of_a_folder_store_cannot_be_written_through_a_link(tmp_path):
 @examples(200)
 @given(st.lists(st.text(st.characters(exclude_characters="\0/", exclude_categories=["Cs"])) | PARTS).map("/".join))
 def test_every_key_has_file_names_and_every_file_name_a_key(key):
-    names = _parts(key)
+    names = file_names(key)
     assert not {"", ".", ".."} & set(names)
     assert not any("/" in name for name in names)
-    assert "/".join(map(_name, names)) == key
+    assert "/".join(map(key_part, names)) == key
     plain = [name for name in key.split("/") if name not in ("", ".", "..")]
-    assert [_parts(_name(name)) for name in plain] == [[name] for name in plain]
+    assert [file_names(key_part(name)) for name in plain] == [[name] for name in plain]
 
 
 def test_paths_below_the_root_only(tmp_path):

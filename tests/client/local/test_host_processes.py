@@ -23,7 +23,7 @@ def test_what_a_host_leaves_is_killed_while_its_number_is_still_its_own(tmp_path
         sent.append((number, group, Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]))
         os.killpg(pid, number)
 
-    monkeypatch.setattr(host_processes, "_send", send)
+    monkeypatch.setattr(host_processes, "send_signal", send)
     hosts = HostProcesses()
     stream = tmp_path / "algo-1.log"
     hosts.start("algo-1", [sys.executable, "-c", LEAVES], dict(os.environ), ProcessStart(tmp_path, stream))

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 
 import pytest
 
-from algorun_client.aws.host_figures import read
+from algorun_client.aws.host_figures import read_figures
 from algorun_client.aws.job_state import InstanceGroups, JobState, JobTimes
 from algorun_client.local.host_figures_reading import LocalCloudWatch
 from algorun_client.local.host_samples import HostMeter, ProcessUse, Sampling, all_processes, descendants
@@ -89,14 +89,14 @@ def job(**more) -> JobState:
 
 def test_figures_are_averages_of_each_period(root):
     now = datetime.fromtimestamp(1100, UTC)
-    _, found = read(LocalCloudWatch(root), job(), now, 1)
+    _, found = read_figures(LocalCloudWatch(root), job(), now, 1)
     assert [(each.metric, each.host, each.times, each.values) for each in found] == [
         ("CPUUtilization", "algo-1", (1000.0, 1001.0, 1002.0, 1003.0), (100.0, 101.0, 102.0, 103.0)),
         ("CPUUtilization", "algo-2", (1000.0, 1001.0, 1002.0, 1003.0), (200.0, 201.0, 202.0, 203.0)),
         ("DiskUtilization", "algo-1", (1001.0, 1002.0, 1003.0), (7.0, 7.0, 7.0)),
         ("DiskUtilization", "algo-2", (1001.0, 1002.0, 1003.0), (7.0, 7.0, 7.0)),
     ]
-    _, found = read(LocalCloudWatch(root), job(), now, 60)
+    _, found = read_figures(LocalCloudWatch(root), job(), now, 60)
     assert (found[0].times, found[0].values) == ((960.0,), (101.5,))
 
 

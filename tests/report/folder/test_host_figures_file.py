@@ -10,7 +10,7 @@ from algorun.timing.host_figures import FolderFigures, GpuFigures, HostFigures, 
 from algorun_report.folder import host_figures_file
 from algorun_report.folder.host_figures_file import read_host_figures
 from algorun_report.folder.log_files import ResultFolder
-from algorun_report.folder.read import read
+from algorun_report.folder.read import read_report
 from algorun_report.page.render import render
 from tests.report.job_folders import BEGIN, write_job
 from tests.report.page.pages import chart
@@ -94,7 +94,7 @@ def test_the_launcher_s_figures_go_before_those_of_cloudwatch(tmp_path):
     ]
     (folder / "metrics.json").write_text(json.dumps({"format": 1, "hosts": {}, "series": metrics}))
     write(folder / "output", "algo-1", figures("algo-1", BEGIN + 200.0, folders=()))
-    page = render(read(folder))
+    page = render(read_report(folder))
     assert chart(page, "memory")["columns"] == [[25]]
     assert chart(page, "memory")["x"] == [200]
     assert chart(page, "disk")["columns"] == [[7]]

@@ -8,7 +8,7 @@ import os
 import pytest
 
 from algorun import cli
-from algorun_report.folder.read import read
+from algorun_report.folder.read import read_report
 from algorun_report.page.render import render
 from tests.report.job_folders import job_json, write_job
 
@@ -43,7 +43,7 @@ def test_hosts_that_printed_nothing_count_too(tmp_path, listed, shown):
     folder = write_job(tmp_path / "job", hosts=2)
     described = {name: value for name, value in job_json(listed or 0).items() if listed or name != "hosts"}
     (folder / "job.json").write_text(json.dumps(described))
-    assert f"<div><dt>hosts</dt><dd>{shown} x ml.g5.12xlarge</dd></div>" in render(read(folder))
+    assert f"<div><dt>hosts</dt><dd>{shown} x ml.g5.12xlarge</dd></div>" in render(read_report(folder))
 
 
 def test_the_hosts_of_a_job_without_logs_are_those_of_its_description(tmp_path):
@@ -51,4 +51,4 @@ def test_the_hosts_of_a_job_without_logs_are_those_of_its_description(tmp_path):
     for each in (folder / "logs").iterdir():
         each.unlink()
     (folder / "job.json").write_text(json.dumps(job_json(3, status="Failed", failure="algo-2: no memory")))
-    assert "<dt>hosts</dt><dd>3 x " in render(read(folder))
+    assert "<dt>hosts</dt><dd>3 x " in render(read_report(folder))

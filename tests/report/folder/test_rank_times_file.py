@@ -9,7 +9,7 @@ import pytest
 from algorun_report.folder import rank_times_file
 from algorun_report.folder.log_files import ResultFolder
 from algorun_report.folder.rank_times_file import read_rank_times
-from algorun_report.folder.read import read
+from algorun_report.folder.read import read_report
 from tests.report.job_folders import BEGIN, write_job, write_rank_times
 
 HEAD = {"format": 1, "host": "algo-1", "activities": ["data", "exchange"]}
@@ -92,7 +92,7 @@ def test_a_fetched_job_has_the_times_of_all_hosts_on_the_axis_of_its_curves(tmp_
     folder = write_job(tmp_path / "job", hosts=3)
     (folder / "output" / "logs").mkdir(parents=True)
     write_rank_times(folder / "output", hosts=3, ranks=2, reports=5)
-    report = read(folder)
+    report = read_report(folder)
     assert [(each.host, each.ranks) for each in report.activities.hosts] == [
         ("algo-1", (0, 1)),
         ("algo-2", (2, 3)),
@@ -107,7 +107,7 @@ def test_a_simulated_job_begins_with_its_first_attempt(tmp_path):
     for host in ("algo-1", "algo-2"):
         (tmp_path / host / "output" / "data" / "logs").mkdir(parents=True)
     write_rank_times(tmp_path / "algo-1" / "output" / "data", hosts=1, begin=1000.0)
-    report = read(tmp_path)
+    report = read_report(tmp_path)
     assert report.created == 1000.0
     assert report.activities.hosts[0].windows[0].begin == 5.0
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from algorun.common.errors import UserError
 from algorun_report.folder.definitions import from_option
-from algorun_report.folder.read import read
+from algorun_report.folder.read import read_report
 from algorun_report.page.render import render
 from algorun_report.run_report import Axis, Cost, MetricPlace, ReportedAttempt, ReportedHost, RunReport
 from tests.conftest import examples
@@ -27,7 +27,7 @@ KEYS = (
 
 def refused(folder, *options: str) -> str:
     with pytest.raises(UserError) as caught:
-        read(folder, [from_option(each) for each in options])
+        read_report(folder, [from_option(each) for each in options])
     assert caught.value.code == 64
     return str(caught.value).replace(str(folder), "F")
 
@@ -46,7 +46,7 @@ def series(report: RunReport, name: str) -> dict[str, list[float]]:
 
 def test_a_metric_that_takes_too_long_is_left_out_with_a_notice(tmp_path):
     folder = logs(tmp_path, algo_1="loss=1\n" + "a" * 200 + "b\nloss=2\n", algo_2="loss=3\n")
-    report = read(folder, [from_option("slow=(a+)+$"), from_option("loss=loss=([0-9.]+)")])
+    report = read_report(folder, [from_option("slow=(a+)+$"), from_option("loss=loss=([0-9.]+)")])
     assert [each.name for each in report.metrics] == ["loss"]
     assert series(report, "loss") == {"algo": [1.0, 2.0, 3.0]}
     (notice,) = [each for each in report.notices if "slow" in each]
@@ -63,7 +63,7 @@ def refused_option(text: str) -> str:
 
 
 def test_series_are_the_figures_of_the_logs(tmp_path):
-    report = read(write_job(tmp_path / "job", hosts=3, steps=40))
+    report = read_report(write_job(tmp_path / "job", hosts=3, steps=40))
     assert [each.name for each in report.metrics] == [
         "train:loss",
         "grad_norm",
@@ -79,7 +79,7 @@ def test_series_are_the_figures_of_the_logs(tmp_path):
 
 
 def test_facts_of_the_job(tmp_path):
-    report = read(write_job(tmp_path / "job"), rate=2.0)
+    report = read_report(write_job(tmp_path / "job"), rate=2.0)
     assert (report.job, report.status, report.kind, report.instance) == (JOB, "Completed", "training", "ml.g5.12xlarge")
     assert [each.name for each in report.phases] == ["Starting", "Downloading", "Training", "Uploading"]
     assert (report.created, report.ended) == (BEGIN, BEGIN + 5148)
@@ -90,7 +90,7 @@ def test_facts_of_the_job(tmp_path):
 
 
 def test_without_times_curves_count_values_and_the_report_says_so(tmp_path):
-    report = read(logs(tmp_path, algo_1_7="train_loss: 3\ntrain_loss: 2\n"))
+    report = read_report(logs(tmp_path, algo_1_7="train_loss: 3\ntrain_loss: 2\n"))
     assert report.axis is Axis.ORDER
     assert list(report.metrics[0].series[0].x) == [1, 2]
     assert [each.partition(":")[0].partition(" (")[0] for each in report.notices] == [
@@ -103,7 +103,7 @@ def test_damaged_times_are_as_none(tmp_path):
     folder = write_job(tmp_path / "job")
     for damage in ("1\n2\n", "x\n" * 51):
         next((folder / "logs").glob("algo-2-*.times")).write_text(damage)
-        assert read(folder).axis is Axis.ORDER
+        assert read_report(folder).axis is Axis.ORDER
 
 
 def test_numbers_that_no_job_has(tmp_path):
@@ -115,7 +115,7 @@ def test_numbers_that_no_job_has(tmp_path):
     (folder / "output" / "logs").mkdir(parents=True)
     (folder / "output" / "failure-attempt-².txt").write_text("x")
     (folder / "output" / "failure-attempt-300000.txt").write_text("x")
-    report = read(folder)
+    report = read_report(folder)
     assert "Content-Security-Policy" in render(report)
     assert (report.axis, len(report.attempts), report.hosts) == (
         Axis.ORDER,
@@ -126,26 +126,28 @@ def test_numbers_that_no_job_has(tmp_path):
 
 def test_hosts_are_in_the_order_of_their_numbers_and_starts_follow_each_other(tmp_path):
     text = "train_loss: {}\n"
-    report = read(logs(tmp_path, algo_10_7=text.format(10), algo_2_9=text.format(3), algo_2_7=text.format(2)))
+    report = read_report(logs(tmp_path, algo_10_7=text.format(10), algo_2_9=text.format(3), algo_2_7=text.format(2)))
     assert series(report, "train:loss") == {"algo-2": [2, 3], "algo-10": [10]}
     assert report.hosts == (ReportedHost("algo-2", 2, 2), ReportedHost("algo-10", 1, 1))
 
 
 def test_ranks_of_a_host_that_print_the_same_metric_are_series_of_their_own(tmp_path):
     lines = "[0 algo-1] train_loss: 1\n[1 algo-1] train_loss: 9\n[0 algo-1] train_loss: 2\n"
-    report = read(logs(tmp_path, algo_1_7=lines, algo_2_7="[2 algo-2] train_loss: 5\n"))
+    report = read_report(logs(tmp_path, algo_1_7=lines, algo_2_7="[2 algo-2] train_loss: 5\n"))
     assert series(report, "train:loss") == {"algo-1 rank 0": [1, 2], "algo-1 rank 1": [9], "algo-2": [5]}
 
 
 def test_late_lines_are_drawn_in_the_order_of_their_times(tmp_path):
     folder = logs(tmp_path, algo_1_7="train_loss: 1\ntrain_loss: 3\ntrain_loss: 2\n")
     (folder / "logs" / "algo-1-7.times").write_text("1000\n3000\n2000\n")
-    report = read(folder)
+    report = read_report(folder)
     assert (list(report.metrics[0].series[0].x), series(report, "train:loss")) == ([0, 1, 2], {"algo-1": [1, 2, 3]})
 
 
 def test_what_is_no_finite_number_is_counted_and_left_out(tmp_path):
-    report = read(logs(tmp_path, algo_1_7="loss=1\nloss=nan\nloss=inf\nloss=1.2.3\n"), [from_option("loss=loss=(.*)")])
+    report = read_report(
+        logs(tmp_path, algo_1_7="loss=1\nloss=nan\nloss=inf\nloss=1.2.3\n"), [from_option("loss=loss=(.*)")]
+    )
     assert series(report, "loss") == {"algo-1": [1]}
     assert report.notices[-1] == "loss: 3 texts such as 'nan' are no finite numbers and are left out."
     assert all(math.isfinite(value) for value in report.metrics[0].series[0].values)
@@ -161,7 +163,7 @@ def test_definitions_of_the_request_hold_without_a_job_json(tmp_path):
     (folder / "request.json").write_text(
         json.dumps({"job": "render-0001-aaaaaa", "kind": "training", "create": create})
     )
-    report = read(folder)
+    report = read_report(folder)
     assert (report.job, report.instance) == ("render-0001-aaaaaa", "ml.p4d.24xlarge")
     assert series(report, "psnr") == {"algo-1": [31.5]}
 
@@ -175,30 +177,30 @@ def test_only_pages_of_aws_s_console_become_links(tmp_path):
         "http://x.console.aws.amazon.com/",
     ):
         (folder / "job.json").write_text(json.dumps(job_json(links={"console": good, "logs": bad, "other": good})))
-        report = read(folder)
+        report = read_report(folder)
         assert report.links == (("console", good),)
         page = render(report)
         assert f'<a href="{good}">console</a>' in page
         assert re.findall('<a href="([^"]*)"', page) == [good, "#missing"]
     (folder / "job.json").write_text(json.dumps(job_json(links=[good])))
     with pytest.raises(UserError, match="links is not an object: the file is damaged"):
-        read(folder)
+        read_report(folder)
 
 
 def test_a_metric_of_the_job_that_no_line_has_is_told(tmp_path):
     folder = write_job(tmp_path / "job")
     metrics = [{"Name": "psnr", "Regex": "psnr ([0-9.]+)"}]
     (folder / "job.json").write_text(json.dumps(job_json(metrics=metrics)))
-    assert read(folder).silent_metrics == (("psnr", "psnr ([0-9.]+)"),)
+    assert read_report(folder).silent_metrics == (("psnr", "psnr ([0-9.]+)"),)
 
 
 def test_a_restarted_job_has_its_attempts_with_their_causes(tmp_path):
     cause = "exception: rank 1 on algo-2, exit 1, attempt 1/2: ValueError: no data"
     text = f"train_loss: 1\nalgorun: {cause}\nalgorun: attempt 2/2 follows\ntrain_loss: 2\n"
     folder = logs(tmp_path, algo_1_7=text)
-    assert read(folder).attempts == (ReportedAttempt(1, cause), ReportedAttempt(2, ""))
+    assert read_report(folder).attempts == (ReportedAttempt(1, cause), ReportedAttempt(2, ""))
     (folder / "logs" / "algo-1-7.times").write_text("1000\n2000\n2500\n3000\n")
-    assert read(folder).attempts == (ReportedAttempt(1, cause, 1.0), ReportedAttempt(2, "", 2.5))
+    assert read_report(folder).attempts == (ReportedAttempt(1, cause, 1.0), ReportedAttempt(2, "", 2.5))
 
 
 @pytest.mark.parametrize(
@@ -218,7 +220,7 @@ def test_attempts_count_on_when_the_hosts_are_started_again(tmp_path, phases, re
         (folder / "logs" / f"{name}.times").write_text("".join(f"{each}\n" for each in times))
     listed = [{"name": each, "begin": n, "end": n + 1} for n, each in enumerate(phases)]
     (folder / "job.json").write_text(json.dumps(job_json(phases=listed, retries=retries, created=5)))
-    assert read(folder).attempts == (
+    assert read_report(folder).attempts == (
         ReportedAttempt(1, cause, 5.0),
         ReportedAttempt(2, why, 7.002),
         ReportedAttempt(3, cause, 29.0),
@@ -233,7 +235,7 @@ def test_the_cause_of_an_attempt_is_the_line_before_the_next_one(tmp_path):
         "lost: algo-2, exit 66",
     ]
     follows = [f"algorun: {each}\nalgorun: attempt {n}/4 follows\n" for n, each in enumerate(causes, 2)]
-    report = read(logs(tmp_path, algo_1_7="train_loss: 1\n" + "".join(follows)))
+    report = read_report(logs(tmp_path, algo_1_7="train_loss: 1\n" + "".join(follows)))
     assert [(each.number, each.cause) for each in report.attempts] == [*enumerate(causes, 1), (4, "")]
 
 
@@ -242,13 +244,13 @@ def test_a_failed_job_has_its_root_cause_and_needs_no_metric(tmp_path):
     (folder / "job.json").write_text(
         json.dumps(job_json(status="Failed", failure="exit: rank 3 on algo-2, exit 3: no data"))
     )
-    report = read(folder)
+    report = read_report(folder)
     assert report.root_cause == "exit: rank 3 on algo-2, exit 3: no data"
     assert report.attempts[0].cause == report.root_cause
     (folder / "output").mkdir()
     (folder / "output" / "result.json").write_text('{"kind": "failed", "code": 3, "line": "failed nnodes=2"}')
     (folder / "output" / "failure-full.txt").write_text("exit: rank 3\n\x1b[31mTraceback\x1b[0m\n")
-    assert read(folder).root_cause == "exit: rank 3\nTraceback"
+    assert read_report(folder).root_cause == "exit: rank 3\nTraceback"
 
 
 @pytest.mark.parametrize("inside", ["algo-{}/output/data", "output/data", "output"])
@@ -262,7 +264,7 @@ def test_folders_that_the_launcher_leaves(tmp_path, inside):
         (folder / "result.json").write_text('{"kind": "ok", "code": 0, "line": "ok nnodes=2 restarts=1"}')
         (folder / "summary.json").write_text('{"loss": 0.35142887, "steps": 92, "more": [1]}')
         (folder / "failure-attempt-1.txt").write_text("exit: rank 0 on algo-1, exit 3\nmore\n")
-    report = read(tmp_path)
+    report = read_report(tmp_path)
     assert (report.status, report.closing_line) == ("Completed", "ok nnodes=2 restarts=1")
     assert report.results == (("loss", "0.351429"), ("steps", "92"))
     assert [each.cause for each in report.attempts] == ["exit: rank 0 on algo-1, exit 3", ""]
@@ -273,7 +275,7 @@ def test_folders_that_the_launcher_leaves(tmp_path, inside):
 
 def test_lines_of_a_thousand_hosts_leave_room_for_the_curves(tmp_path):
     text = "train_loss: 1\n" * 40
-    report = read(logs(tmp_path, **{f"algo_{host}_7": text for host in range(1, 201)}))
+    report = read_report(logs(tmp_path, **{f"algo_{host}_7": text for host in range(1, 201)}))
     assert {(len(each.lines), each.skipped) for each in report.excerpts} == {(15, 25)}
 
 
@@ -293,7 +295,7 @@ def test_any_file_gives_a_page_or_an_error_of_its_user(tmp_path_factory, name, c
     (folder / "output").mkdir()
     (folder / name).write_bytes(content)
     with contextlib.suppress(UserError):
-        assert "Content-Security-Policy" in render(read(folder))
+        assert "Content-Security-Policy" in render(read_report(folder))
 
 
 def test_a_folder_that_is_none(tmp_path):
@@ -368,7 +370,7 @@ def test_a_file_of_the_program_with_a_name_of_the_launcher_s_is_left_out(tmp_pat
     folder = write_job(tmp_path / "job")
     (folder / "output" / "logs").mkdir(parents=True)
     (folder / "output" / name).write_text(text)
-    (notice,) = [text for text in read(folder).notices if name in text]
+    (notice,) = [text for text in read_report(folder).notices if name in text]
     assert notice.startswith(f"{name} in the job's output is left out: {words}")
 
 
@@ -402,14 +404,14 @@ def test_means_of_steps_and_of_epochs_are_two_curves(tmp_path):
     text = (
         "epoch: 1/3 train_loss: 2\nstep: 50/90 epoch: 2/3 train_loss: 1.6\nepoch: 2/3 train_loss: 0.9 val_loss : 0.8\n"
     )
-    report = read(logs(tmp_path, algo_1_7=text))
+    report = read_report(logs(tmp_path, algo_1_7=text))
     found = {each.title: list(each.series[0].values) for each in report.metrics}
     assert found == {"train:loss by step": [1.6], "train:loss by epoch": [2, 0.9], "validation:loss": [0.8]}
     assert "smallest" in render(report)
 
 
 def test_values_have_the_step_of_their_line(tmp_path):
-    (loss, *_) = read(
+    (loss, *_) = read_report(
         logs(tmp_path, algo_1_7="step: 50/90 epoch: 2/3 train_loss: 1.6\nstep: 90/90 train_loss: 1\n")
     ).metrics
     assert (loss.place, loss.is_part, list(loss.series[0].numbers)) == (MetricPlace.STEP, False, [50, 90])
@@ -433,7 +435,7 @@ def with_result(folder, ran):
     output = folder / "output"
     output.mkdir(exist_ok=True)
     (output / "result.json").write_text(json.dumps({"kind": "ok", "code": 0, "line": "ok", "ran": ran}))
-    return read(folder)
+    return read_report(folder)
 
 
 def test_what_ran_stands_above_the_curves(tmp_path):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from algorun_report.folder.read import read
+from algorun_report.folder.read import read_report
 from algorun_report.page.render import render
 from algorun_report.run_report import Axis
 
@@ -28,7 +28,7 @@ def test_each_job_has_a_curve_of_its_own_in_one_chart(tmp_path):
     a_job(tmp_path, "best", (3, 2, 1))
     a_job(tmp_path, "other", (4, 3))
     a_sweep(tmp_path / "best", [("best", ["0.1"]), ("other", ["0.01"]), ("never-fetched", ["0.5"])])
-    report = read(tmp_path / "best")
+    report = read_report(tmp_path / "best")
     (steps, epochs) = report.sweep.metrics
     assert [(each.label, list(each.values)) for each in steps.series] == [("lr=0.1", [3, 2, 1]), ("lr=0.01", [4, 3])]
     assert (steps.title, epochs.title) == ("train:loss by step", "train:loss by epoch")
@@ -44,7 +44,7 @@ def test_a_job_alone_and_names_that_are_paths_give_no_chart(tmp_path):
     a_sweep(
         tmp_path / "best", [("best", ["1"]), ("../secret", ["2"]), (str(tmp_path / "secret"), ["3"]), ("..", ["4"])]
     )
-    report = read(tmp_path / "best")
+    report = read_report(tmp_path / "best")
     assert report.sweep.metrics == ()
     assert "host of secret" not in render(report)
 
@@ -54,7 +54,7 @@ def test_twelve_jobs_are_drawn_and_the_others_counted(tmp_path):
     for name in names:
         a_job(tmp_path, name, (2, 1))
     a_sweep(tmp_path / names[0], [(name, [name]) for name in names])
-    report = read(tmp_path / names[0])
+    report = read_report(tmp_path / names[0])
     assert [len(each.series) for each in report.sweep.metrics] == [12, 12]
     assert report.sweep.left_out == 3
     assert "3 more jobs are not in them" in render(report)

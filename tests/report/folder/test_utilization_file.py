@@ -7,7 +7,7 @@ import json
 import pytest
 
 from algorun.common.errors import UserError
-from algorun_report.folder.read import read
+from algorun_report.folder.read import read_report
 from algorun_report.page.render import render
 from tests.report.job_folders import BEGIN, job_json, write_job
 from tests.report.page.pages import chart, data
@@ -40,7 +40,7 @@ def folder(tmp_path):
 
 def test_the_page_has_the_hosts_in_percent_of_each(folder):
     (folder / "metrics.json").write_text(json.dumps(METRICS))
-    report = read(folder)
+    report = read_report(folder)
     page = render(report)
     cpu, memory = chart(page, "CPU"), chart(page, "GPU memory")
     assert (cpu["labels"], cpu["percent"], cpu["x"]) == (["algo-1", "algo-2", "algo-10"], True, [60.0, 120.0])
@@ -53,11 +53,11 @@ def test_the_page_has_the_hosts_in_percent_of_each(folder):
 
 def test_a_sweep_is_a_table_whose_values_are_text(folder):
     (folder / "sweep.json").write_text(json.dumps(SWEEP))
-    page = render(read(folder))
+    page = render(read_report(folder))
     assert '<td>&lt;script&gt;</td><td class="number">0.875</td><td>Completed</td>' in page
     assert page.index("sweep-2") < page.index("sweep-1")
     (folder / "sweep.json").write_text(json.dumps({**SWEEP, "metric": ""}))
-    assert "<td>&lt;script&gt;</td><td>Completed</td>" in render(read(folder))
+    assert "<td>&lt;script&gt;</td><td>Completed</td>" in render(read_report(folder))
 
 
 @pytest.mark.parametrize(
@@ -82,7 +82,7 @@ def test_a_sweep_is_a_table_whose_values_are_text(folder):
 def test_a_damaged_file_is_one_error(folder, file, value, message):
     (folder / file).write_text(json.dumps(value))
     with pytest.raises(UserError) as caught:
-        read(folder)
+        read_report(folder)
     assert str(folder / file) in str(caught.value)
     assert message in str(caught.value)
     assert "fix: fetch the job again" in str(caught.value)
@@ -94,23 +94,23 @@ def test_interruptions_saving_and_price_of_the_job(folder):
     assert isinstance(phases, list)
     phases.insert(3, {"name": "Interrupted", "begin": BEGIN + 200, "end": BEGIN + 260})
     (folder / "job.json").write_text(json.dumps(job))
-    report = read(folder)
+    report = read_report(folder)
     assert (report.interruptions, report.cost.rate) == (1, 5.0)
     page = render(report)
     assert "<dt>spot interruptions</dt><dd>1</dd>" in page
     assert "<dt>started again by SageMaker</dt><dd>2</dd>" in page
     assert "saved by spot instances" in page
     assert {"x": 200.0, "text": "interrupted"} in data(page)["marks"]
-    assert read(folder, rate=2.0).cost.rate == 2.0
+    assert read_report(folder, rate=2.0).cost.rate == 2.0
 
 
 def test_a_job_that_costs_nothing_has_no_price(folder):
     (folder / "job.json").write_text(json.dumps(job_json(paid=False)))
-    report = read(folder)
+    report = read_report(folder)
     assert report.cost is None
     assert "price" not in render(report)
 
 
 def test_a_job_on_other_instances_has_saved_nothing(folder):
     (folder / "job.json").write_text(json.dumps(job_json(spot=False)))
-    assert read(folder).cost.saving is None
+    assert read_report(folder).cost.saving is None

@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from algorun_report.folder.read import read
+from algorun_report.folder.read import read_report
 from algorun_report.page.render import render
 from tests.report.job_folders import job_json
 
@@ -26,7 +26,7 @@ def test_a_job_of_the_user_s_machine_has_no_instances(tmp_path, changes, shown):
     (tmp_path / "request.json").write_text(json.dumps(request))
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "algo-1.log").write_text("train_loss: 1.5\ntrain_loss: 1.4\n")
-    page = render(read(tmp_path))
+    page = render(read_report(tmp_path))
     assert f"<div><dt>hosts</dt><dd>{shown}</dd></div>" in page
     assert "ml.m5.large" not in page
     assert ("<dt>billable" in page.lower()) == (changes.get("paid", True))

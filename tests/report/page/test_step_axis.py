@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from algorun_report.page.charts import counted
 from algorun_report.page.render import render
-from algorun_report.page.step_axis import counted
 from algorun_report.run_report import Axis, Metric, MetricPlace, ReportedAttempt, RunReport, Series
 from tests.conftest import examples
 

@@ -12,7 +12,7 @@ from algorun_client.request.names import job_name
 from algorun_client.submit.look_up.facts import UNKNOWN_BUCKET, UNKNOWN_ROLE, Facts
 from algorun_client.submit.read import program
 from algorun_client.submit.read.material import Material, fingerprint
-from algorun_client.submit.read.spec import STATE, TaskSpec
+from algorun_client.submit.read.spec import STATE, TaskSpec, Where
 
 from . import channels, fingerprint_parts, global_batch, parts, processing, ranks_per_host, rules, training
 from .parts import Execution
@@ -64,7 +64,8 @@ def build(spec: TaskSpec, facts: Facts, material: Material, number: int | None) 
     environment = create["Environment"]
     assert isinstance(environment, dict)
     environment[parts.ID_NAME] = identity(spec.kind, create, uploads)
-    _add_commit(environment, material.commit)
+    _add(environment, parts.COMMIT_NAME, material.commit)
+    _add(environment, parts.PRICE_NAME, _price(spec))
     return Request(
         kind=spec.kind,
         address=address,
@@ -90,14 +91,20 @@ def _as_on_the_first(execution: Execution, create: Mapping[str, Json]) -> Execut
         return execution
     ranks = ranks_per_host.ranks(execution, create, spec.resources.choices[0])
     of_first = ranks_per_host.ranks(execution, create, first)
-    global_batch.check_stages(spec, ranks)
+    global_batch.check_layout(spec, ranks)
     return global_batch.kept(execution, ranks, of_first)
 
 
-def _add_commit(environment: dict[str, Json], commit: str) -> None:
-    """After the request's identity: the same files of another commit are the same request, and no commit ends one."""
-    if commit and len(environment) < MOST_VARIABLES:
-        environment.setdefault(parts.COMMIT_NAME, commit)
+def _add(environment: dict[str, Json], name: str, value: str) -> None:
+    """After the request's identity: with another commit or price it is the same request. The user's own value stays."""
+    if value and len(environment) < MOST_VARIABLES:
+        environment.setdefault(name, value)
+
+
+def _price(spec: TaskSpec) -> str:
+    """The mean price of one host for one hour, for the job's own closing table; "" where it is unknown or there is none."""
+    an_hour = rules.rate(spec.resources) if spec.where is Where.AWS else None
+    return f"{an_hour / spec.resources.all_hosts:.6g}" if an_hour else ""
 
 
 def _uploads(address: TaskAddress, material: Material, folders: Mapping[str, str]) -> tuple[Upload, ...]:
@@ -130,6 +137,7 @@ def _known_to_the_image(spec: TaskSpec, facts: Facts, material: Material) -> Non
         ("--cwd state", spec.launch.cwd == STATE, FORMAT),
         ("processing jobs with code", spec.kind is Kind.PROCESSING and material.code is not None, FORMAT),
         ("--per-gpu", spec.launch.per_gpu, FORMAT_PER_GPU),
+        ("--hold-on-failure", spec.launch.hold_s is not None, FORMAT_PER_GPU),
     )
     if newer := [name for name, is_asked, least in asked if is_asked and facts.image_format < least]:
         raise UserError(

@@ -1,11 +1,13 @@
 """A bundled entrypoint keeps its global batch on other hosts than the first ones that were asked for. Pure.
 
-`ddp`: batch size of a rank x ranks x accumulation. `pipeline`: batch size of a pipeline x pipelines. Of any other program
-nobody knows the options: it learns the number of ranks from its environment, and its arguments stay as they are.
+`ddp`: batch size of a rank (with `--tp` of a tensor group) x their number x accumulation. `pipeline`: batch size of a pipeline
+x pipelines, each of `--pp` ranks, or tensor groups. Of any other program nobody knows the options: it learns the number of ranks
+from its environment, and its arguments stay as they are.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from algorun.common.errors import UserError
@@ -15,18 +17,21 @@ from algorun_client.submit.read.spec import TaskSpec
 from .parts import Execution
 
 ACCUMULATION, BATCH_SIZE, MICROBATCHES, PP, CONFIG = "accumulation", "batch_size", "microbatches", "pp", "config"
+GROUPS = {PP: "pipelines", "tp": "tensor groups"}  # by the option with their number of ranks
 WHERE = "--instance"
 
 
-def check_stages(spec: TaskSpec, ranks: int) -> None:
-    """Raises UserError if the ranks of these hosts cannot hold the pipelines that `--pp` asks for."""
-    pp = number(spec, PP)
-    if pp and ranks % pp:
+def check_layout(spec: TaskSpec, ranks: int) -> None:
+    """Raises UserError if the ranks of these hosts cannot hold the pipelines that `--pp` asks for, or the tensor groups of `--tp`."""
+    sizes = {name: size for name in GROUPS if (size := number(spec, name))}
+    size = math.prod(sizes.values())
+    if ranks % size:
+        wanted = " x ".join(f"--{name} {each}" for name, each in sizes.items())
         raise UserError(
             WHERE,
-            f"{spec.resources.choices[0].text} has {ranks} rank{'s'[: ranks != 1]}, which are no pipelines of --pp {pp}",
-            allowed=f"a multiple of {pp} ranks",
-            fix="more hosts (TYPExN), another type, or another --pp",
+            f"{spec.resources.choices[0].text} has {ranks} rank{'s'[: ranks != 1]}, which are no {GROUPS[next(iter(sizes))]} of {wanted}",
+            allowed=f"a multiple of {size} ranks",
+            fix=f"more hosts (TYPExN), another type, or another {' or '.join(f'--{name}' for name in sizes)}",
         )
 
 

@@ -14,7 +14,7 @@ from algorun_client.submit.read.spec import TaskSpec
 from . import rules
 
 FORMAT_NAME, ID_NAME = "ALGORUN_REQUEST_FORMAT", "ALGORUN_REQUEST_ID"
-COMMIT_NAME = "ALGORUN_CODE_COMMIT"
+COMMIT_NAME, PRICE_NAME = "ALGORUN_CODE_COMMIT", "ALGORUN_PRICE"
 SHARE_NOTHING_NAME = "ALGORUN_SHARE_NOTHING"
 
 # SageMaker's own folder for TensorBoard's files, and the variable that names it to the program.
@@ -67,9 +67,11 @@ class Execution:
 
 def environment(spec: TaskSpec) -> dict[str, Json]:
     """The variables of the job; build adds the request's identity."""
-    own = {FORMAT_NAME: str(FORMAT_PER_GPU if spec.launch.per_gpu else FORMAT)}
+    own = {FORMAT_NAME: str(FORMAT_PER_GPU if spec.launch.per_gpu or spec.launch.hold_s is not None else FORMAT)}
     if spec.launch.share_nothing and spec.kind is Kind.TRAINING:
         own[SHARE_NOTHING_NAME] = "1"
+    if spec.launch.hold_s is not None:
+        own[rules.HOLD_NAME] = str(spec.launch.hold_s)
     if spec.tensorboard:
         own[TENSORBOARD_NAME] = TENSORBOARD
     if INSTANCE_STATE in spec.program.shell and STATE_NAME not in spec.env:

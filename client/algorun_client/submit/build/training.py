@@ -45,6 +45,8 @@ def create(execution: Execution) -> dict[str, Json]:
             "S3OutputPath": execution.address.output(execution.number),
             "LocalPath": parts.TENSORBOARD,
         }
+    if spec.launch.hold_s is not None:  # the way in to a host that is held
+        made["RemoteDebugConfig"] = {"EnableRemoteDebug": True}
     if spec.resources.spot:
         made["EnableManagedSpotTraining"] = True
     if spec.resources.retries is not None:

@@ -47,14 +47,14 @@ class ChainPlan:
         return self.asked[node.table].of(node.spec)
 
 
-def read(
+def read_chain(
     options: argparse.Namespace, environ: Mapping[str, str], folder: Path, tables: Sequence[str] | None
 ) -> ChainPlan:
     """Reads job file and folders. `tables`: these tasks and all that they read; None: the swept task of --task alone.
 
     Raises UserError.
     """
-    file, flags = job_file.read(options.file, folder), submit_options.layer(options, str(folder))
+    file, flags = job_file.read_job_file(options.file, folder), submit_options.layer(options, str(folder))
     known = known_tasks(file)
     specs: dict[str, TaskSpec] = {}
     left = _swept(file, flags) if tables is None else _wanted(file, flags, tables)
@@ -100,7 +100,7 @@ def is_sweep(options: argparse.Namespace, folder: Path) -> bool:
     """True if `submit` without --all means a task of the job file that has a sweep or is tuned."""
     if options.program or options.shell or options.module:
         return False
-    file = job_file.read(options.file, folder)
+    file = job_file.read_job_file(options.file, folder)
     task = options.task or (next(iter(file.tasks)) if len(file.tasks) == 1 else "")
     return task in file.sweeps or task in file.tunes
 

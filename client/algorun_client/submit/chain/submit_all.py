@@ -54,7 +54,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str], folder: Path, f
             fix="drop it; Ctrl-C leaves at any time, and the same line goes on",
         )
     queue_s = values.duration_s("--queue", options.queue) if options.queue else QUEUE_S
-    plan = chain_plan.read(options, environ, folder, options.program if options.all else None)
+    plan = chain_plan.read_chain(options, environ, folder, options.program if options.all else None)
     for asked_tune in plan.chain.tunes.values():
         tune_study.need_optuna(asked_tune.where)
     connections = _Connections(environ, patient=not options.dry_run)
@@ -273,7 +273,7 @@ def show_results(plan: ChainPlan, table: str, connections: _Connections, view: C
     )
     try:
         swept = sweep_results.swept(place.target, address, plan.chain.sweeps.get(table), plan.chain.tunes.get(table))
-        found = sweep_results.read(place.target, address, swept, source.metrics, source.best, place.pace)
+        found = sweep_results.read_results(place.target, address, swept, source.metrics, source.best, place.pace)
     except (ApiError, UserError) as error:
         view.note(f"the results of {table} cannot be read: {error}; later: algorun results {table}")
         return

@@ -91,7 +91,7 @@ def swept(target: Target, address: TaskAddress, sweep_: TaskSweep | None, tune: 
     )
 
 
-def read(
+def read_results(
     target: Target,
     task: TaskAddress,
     swept: SweptPoints,
@@ -120,7 +120,9 @@ def read(
             number, newer = completed.number, state.status
             state = describe(target.sagemaker, completed.kind, completed.job)
         found = (
-            metric_values.read(target, address, number, state, wanted, pace.grace_s) if wanted and state.ended else {}
+            metric_values.read_metrics(target, address, number, state, wanted, pace.grace_s)
+            if wanted and state.ended
+            else {}
         )
         text = found[goal.metric].text if goal and found else ""
         return replace(made, status=state.status, job=state.job, newer=newer, text=text)
@@ -135,7 +137,7 @@ def _of_end(
     """A point of a tuning that has ended: what its own job has left, and no earlier one."""
     state = describe(target.sagemaker, end.kind, end.job)
     found = (
-        metric_values.read(target, address, end.execution, state, wanted, pace.grace_s)
+        metric_values.read_metrics(target, address, end.execution, state, wanted, pace.grace_s)
         if wanted and state.ended
         else {}
     )

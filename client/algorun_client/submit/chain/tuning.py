@@ -266,7 +266,9 @@ class Tuning:
     def _last(self, point: ChosenPoint, placed: Placed, state: JobState) -> str:
         address, metric = replace(self.address, task=self.task(point)), self.asked.goal.metric
         wanted = {metric: self._metrics[metric]}
-        return metric_values.read(self._target, address, placed.number, state, wanted, self._grace_s)[metric].text
+        return metric_values.read_metrics(self._target, address, placed.number, state, wanted, self._grace_s)[
+            metric
+        ].text
 
     def _read_curve(self, point: ChosenPoint, placed: Placed) -> dict[int, float]:
         """The values of a job's metric after as many as `looks` says."""

@@ -44,10 +44,10 @@ def newest_first(store: ObjectStore, address: TaskAddress, below: float = math.i
     for number in reversed(numbers(store, address)):
         if number < below:
             with contextlib.suppress(NotFound):
-                yield read(store, address, number)
+                yield read_claim(store, address, number)
 
 
-def read(store: ObjectStore, address: TaskAddress, number: int) -> Claim:
+def read_claim(store: ObjectStore, address: TaskAddress, number: int) -> Claim:
     """A claim. Raises NotFound, or UserError if it cannot be read."""
     uri = claim_uri(address, number)
     try:

@@ -15,7 +15,7 @@ from algorun_client.request.fingerprint import Fingerprint
 from algorun_client.request.model import Request, TaskAddress
 
 from . import task_file
-from .claims import Claim, numbers, read, state_of
+from .claims import Claim, numbers, read_claim, state_of
 from .task_file import Completed, TaskFile
 
 UNKNOWN = "an earlier version of algorun sent it, and kept nothing to compare with"
@@ -34,7 +34,7 @@ class History:
 def look(target: Target, address: TaskAddress) -> History:
     """Asks for the jobs of all executions that may have changed. Writes nothing. Raises UserError for a damaged file."""
     store = target.store
-    stored, taken = task_file.read(store, address), numbers(store, address)
+    stored, taken = task_file.read_task_file(store, address), numbers(store, address)
     known = stored
     remembered = {known.settled, known.done.number if known.done else 0} - {0}
     if not remembered.issubset(taken):  # folders were removed: later executions may have their numbers again
@@ -45,7 +45,7 @@ def look(target: Target, address: TaskAddress) -> History:
         if number <= known.settled:
             break
         with contextlib.suppress(NotFound):
-            claim = read(store, address, number)
+            claim = read_claim(store, address, number)
             state = state_of(target, claim)
             if state is None:
                 continue

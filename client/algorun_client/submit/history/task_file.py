@@ -43,7 +43,7 @@ def uri(address: TaskAddress) -> str:
     return f"{address.uri}/task.json"
 
 
-def read(store: ObjectStore, address: TaskAddress) -> TaskFile:
+def read_task_file(store: ObjectStore, address: TaskAddress) -> TaskFile:
     """What is known; nothing if there is no file. Raises UserError if it is damaged, or of another task or version."""
     try:
         content = store.get(uri(address))

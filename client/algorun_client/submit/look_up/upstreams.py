@@ -118,7 +118,7 @@ class _Reader:
         def last(pair: tuple[Upstream, JobState]) -> metric_values.Last:
             upstream, state = pair
             address = replace(self.place, task=upstream.task, uploads_of="")
-            return metric_values.read(self.target, address, upstream.number, state, wanted, grace_s)[metric]
+            return metric_values.read_metrics(self.target, address, upstream.number, state, wanted, grace_s)[metric]
 
         states = at_once.each(lambda each: describe(self.target.sagemaker, each.kind, each.job), upstreams)
         time.sleep(max(metric_values.unsettled_s(state, grace_s) for state in states))

@@ -128,6 +128,8 @@ def _placed(
         if error.operation.startswith("Create"):
             telling.first(uploads)
         raise
+    if sent.warning:
+        print(f"algorun: warning: {sent.warning}", file=sys.stderr)
     how = HowPlaced.JOINED if sent.joined else HowPlaced.CREATED
     placed = Placed(sent.request.kind, sent.request.job, sent.request.number, how)
     try:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import islice
 
 from algorun.common.errors import UserError
@@ -15,6 +15,7 @@ from algorun_client.common.errors import ApiError, Exists, Interrupted, NotFound
 from algorun_client.common.progress import Progress
 from algorun_client.common.refusals import Refusal, refusal
 from algorun_client.request.model import Kind, Request, TaskAddress
+from algorun_client.submit.build.rules import HOLD_NAME
 from algorun_client.submit.history import done
 from algorun_client.submit.history.claims import newest_first
 
@@ -23,15 +24,17 @@ from .claim import ClaimStep, hold, request_id, take
 from .mirror import Origin, origins
 from .uploads import upload
 
+REMOTE_DEBUG = "RemoteDebugConfig"
 EARLIER = 3  # executions whose uploads are looked at: a client of the last one may have died before it uploaded
 
 
 @dataclass(frozen=True, slots=True)
 class Sent:
-    """A job that exists. `joined`: it ran already."""
+    """A job that exists. `joined`: it ran already. `warning`: what it goes without."""
 
     request: Request
     joined: bool
+    warning: str = ""
 
 
 def send(
@@ -70,14 +73,14 @@ def send(
     try:
         if clean_state:
             _clean_state(target, choice.request)
-        _create(target, choice.request)
+        warning = _create(target, choice.request)
     except (ApiError, UserError) as error:
         if not isinstance(error, ApiError) or refusal(error) is not Refusal.UNREACHABLE:  # there an answer may be lost
             _withdraw(target, word, error)
         raise
     except KeyboardInterrupt:
         raise Interrupted("the job was about to be created; the same line joins it, and makes no second one") from None
-    return Sent(choice.request, joined=False)
+    return Sent(choice.request, joined=False, warning=warning)
 
 
 def _withdraw(target: Target, word: str, refused: ApiError | UserError) -> None:
@@ -96,7 +99,42 @@ def _uploaded(target: Target, request: Request) -> Mapping[str, Origin]:
     return origins(target.store, dict.fromkeys(prefix for claim in claims for prefix in claim.mirrors))
 
 
-def _create(target: Target, request: Request) -> None:
+def _create(target: Target, request: Request) -> str:
+    """Returns a warning where the job goes without remote debugging, "" otherwise."""
+    try:
+        _call_create(target, request)
+    except ApiError as error:
+        if REMOTE_DEBUG not in request.create or not _may_be_of_remote_debugging(error):
+            raise
+        try:
+            _call_create(target, _without_a_hold(request))
+        except ApiError as other:
+            if refusal(other) is Refusal.DENIED:
+                raise error from None  # that was not it
+            raise  # its answer may be lost, or these hosts may not be had: then the same is tried elsewhere
+        return (
+            f"--hold-on-failure: remote debugging is not allowed ({error.code}: {error.message}), so nobody could look at the hosts "
+            "of a failed job: it runs, and they are not held; fix: a policy that allows jobs with it (condition key "
+            "sagemaker:EnableRemoteDebug)"
+        )
+    return ""
+
+
+def _may_be_of_remote_debugging(error: ApiError) -> bool:
+    """A policy may allow jobs without it only (condition key sagemaker:EnableRemoteDebug); the error then names the job alone."""
+    return refusal(error) is Refusal.DENIED or "RemoteDebug" in error.message
+
+
+def _without_a_hold(request: Request) -> Request:
+    """The same job without remote debugging, and without the hold that would be paid for in vain."""
+    create = {name: value for name, value in request.create.items() if name != REMOTE_DEBUG}
+    environment = create.get("Environment")
+    if isinstance(environment, dict):
+        create["Environment"] = {name: value for name, value in environment.items() if name != HOLD_NAME}
+    return replace(request, create=create)
+
+
+def _call_create(target: Target, request: Request) -> None:
     api = target.sagemaker
     call = api.create_training_job if request.kind is Kind.TRAINING else api.create_processing_job
     try:
@@ -111,7 +149,7 @@ def _create(target: Target, request: Request) -> None:
 
 
 def _clean_state(target: Target, request: Request) -> None:
-    """Raises UserError if the job exists by now: an earlier call of this line, thought dead, has created it."""
+    """Raises UserError if the job exists by now: an earlier call of this line, which seemed to have ended, has created it."""
     with contextlib.suppress(NotFound):
         if not describe(target.sagemaker, request.kind, request.job).ended:
             raise in_use(request.job)

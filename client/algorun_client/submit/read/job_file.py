@@ -58,7 +58,7 @@ class JobFile:
         return {name: values.text(each.where, each.raw) for name, each in given.items()}
 
 
-def read(named: str, folder: Path) -> JobFile:
+def read_job_file(named: str, folder: Path) -> JobFile:
     """The file that --file names, else algorun.toml in the current folder; an empty one if there is none.
 
     Raises UserError if it cannot be read.

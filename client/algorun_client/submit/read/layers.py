@@ -14,7 +14,7 @@ SITE = ("region", "profile", "where")  # keys that hold for all tasks of a job f
 SINGLE = (
     *("project", "task", "bucket", "prefix", "image", "role", "kms_key", *SITE, "docker", "kind"),
     *("run", "module", "shell", "code", "max_code", "add", "cwd"),
-    *("engine", "slots", "per_gpu", "per_host", "share_nothing", "restarts"),
+    *("engine", "slots", "per_gpu", "per_host", "share_nothing", "restarts", "hold_on_failure"),
     *("instance", "hosts", "layout", "volume", "max_run", "max_wait", "max_cost", "spot", "retries", "keep_alive"),
     "until_done",
     *("subnets", "security_groups", "network_isolation", "out", "tensorboard"),

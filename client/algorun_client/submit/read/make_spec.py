@@ -207,6 +207,7 @@ def _launch(options: _Options) -> LaunchSpec:
         per_gpu=options.get("per_gpu", values.flag, False),
         share_nothing=options.get("share_nothing", values.flag, False),
         restarts=options.get("restarts", lambda where, raw: values.count(where, raw, MOST_RESTARTS, 0), None),
+        hold_s=options.get("hold_on_failure", values.duration_s, None),
         cwd=options.get("cwd", _cwd, ""),
     )
 

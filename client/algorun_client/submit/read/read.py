@@ -48,10 +48,10 @@ class SubmitOrder:
         )
 
 
-def read(options: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> SubmitOrder:
+def read_order(options: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> SubmitOrder:
     """Reads job file and folders. `folder`: the current one. Raises UserError."""
     flags = submit_options.layer(options, str(folder))
-    file = job_file.read(options.file, folder)
+    file = job_file.read_job_file(options.file, folder)
     spec = make_spec.make(file, flags, options.program, folder=str(folder), environ=environ)
     spec = _relative_to_code(spec, folder) if options.program else spec
     known = known_tasks(file)

@@ -109,6 +109,7 @@ class LaunchSpec:
     per_gpu: bool = False
     share_nothing: bool = False
     restarts: int | None = None
+    hold_s: int | None = None  # how long hosts stay after a failure
     cwd: str = ""  # relative to the code; "state" stands for the checkpoint folder
 
 

@@ -49,6 +49,7 @@ FLAGS = {
         Flag("per_host", ("--per-host",), "", "one rank per host: for a program that uses all GPUs of its host by itself"),
         Flag("share_nothing", ("--share-nothing",), "", "run the program once per host, without ranks"),
         Flag("restarts", ("--restarts",), "N", "restart a failed program up to N times on the same hosts"),
+        Flag("hold_on_failure", ("--hold-on-failure",), "TIME", "after a failure keep the hosts, and pay for them: `algorun shell`"),
         Flag("env", (), "", ""),
         Flag("hyperparameters", (), "", ""),
     ),

@@ -33,9 +33,9 @@ class TaskPlace:
     tunes: Mapping[str, TaskTune] = field(default_factory=dict)  # of the job file, by the task that is tuned
 
 
-def read(options: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> TaskPlace:
+def read_place(options: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> TaskPlace:
     """Raises UserError for a job file that cannot be read."""
-    file = job_file.read(options.file, folder)
+    file = job_file.read_job_file(options.file, folder)
     given = merged([file.defaults, file.layer_of(getattr(options, "job", ""), must_exist=False)]).single
 
     def value(key: str) -> str:

@@ -9,6 +9,7 @@ from collections.abc import Mapping, Sequence
 from difflib import get_close_matches
 
 from algorun.common.errors import UserError
+from algorun.job.setting_values import HIGHEST_PRICE
 from algorun.job.values import count as whole
 
 from .spec import InstanceGroup
@@ -74,8 +75,9 @@ def prices(where: str, raw: object) -> dict[str, float]:
         raise UserError(where, f"{raw!r} is not a table", allowed=PRICES)
     for instance, price in raw.items():
         is_number = isinstance(price, int | float) and not isinstance(price, bool)
-        if not is_number or not 0 <= price < math.inf:
-            raise UserError(f"{where}.{instance}", f"{price!r} is not a price", allowed="a number, 0 or more")
+        if not is_number or not 0 <= price < HIGHEST_PRICE:
+            allowed = f"a number, 0 or more, below {HIGHEST_PRICE:g}"  # a job knows the price, and refuses higher ones
+            raise UserError(f"{where}.{instance}", f"{price!r} is not a price", allowed=allowed)
         if not instance.startswith("ml."):
             raise UserError(where, f"{instance!r} is not an instance type", allowed=PRICES)
     return {instance: float(price) for instance, price in raw.items()}

@@ -19,14 +19,14 @@ def ended_jobs(target: Target, address: TaskAddress, series: str, *, newest: int
     found: list[EndedJob] = []
     left = job_begin.state_now(target.store, address)
     for number in reversed(claims.numbers(target.store, address)):
-        begin = job_begin.read(target.store, address, number)
+        begin = job_begin.read_begin(target.store, address, number)
         is_of_series = begin is not None and begin.series == series
         if not is_of_series and number != newest:
             if _has_job(target, address, number):
                 break
             continue
         try:
-            state = claims.state_of(target, claims.read(target.store, address, number))
+            state = claims.state_of(target, claims.read_claim(target.store, address, number))
         except NotFound:
             state = None
         if state is None:
@@ -45,6 +45,6 @@ def ended_jobs(target: Target, address: TaskAddress, series: str, *, newest: int
 
 def _has_job(target: Target, address: TaskAddress, number: int) -> bool:
     try:
-        return claims.state_of(target, claims.read(target.store, address, number)) is not None
+        return claims.state_of(target, claims.read_claim(target.store, address, number)) is not None
     except NotFound:
         return False

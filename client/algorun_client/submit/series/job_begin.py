@@ -81,7 +81,7 @@ def write(store: ObjectStore, address: TaskAddress, number: int, begin: JobBegin
     store.put(address.begin(number), json.dumps(value, indent=1).encode())
 
 
-def read(store: ObjectStore, address: TaskAddress, number: int) -> JobBegin | None:
+def read_begin(store: ObjectStore, address: TaskAddress, number: int) -> JobBegin | None:
     """What `write` kept; None for a job that was not made for a series. Raises UserError for a damaged object."""
     uri = address.begin(number)
     try:

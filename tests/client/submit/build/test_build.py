@@ -248,6 +248,28 @@ def test_the_commit_of_the_code_is_no_part_of_the_request_s_identity():
     assert own["ALGORUN_CODE_COMMIT"] == "of our CI"
 
 
+def test_the_price_of_the_job_file_reaches_the_job_and_is_no_part_of_its_identity():
+    def of(toml="", **options):
+        made = request(spec("train.py", toml=toml, instance="ml.g5.xlarge", **options)).create["Environment"]
+        return made.get("ALGORUN_PRICE"), made["ALGORUN_REQUEST_ID"]
+
+    price = 'price = { "ml.g5.xlarge" = 1.41, "ml.m5.large" = 0.1 }'
+    unpriced, identity = of()
+    assert unpriced is None
+    assert of(price) == ("1.41", identity)
+    assert of(price, hosts="4")[0] == "1.41"
+    assert of(price, env=["ALGORUN_PRICE=3"])[0] == "3"
+    assert of('price = { "ml.g5.xlarge" = 0 }') == (None, identity)
+    assert of('price = { "ml.m5.large" = 0.1 }') == (None, identity)
+    assert of(price, where="local")[0] is None
+
+
+def test_hosts_of_several_types_have_their_mean_price():
+    groups = 'price = { "ml.g5.xlarge" = 2, "ml.m5.large" = 0.5 }'
+    made = request(spec("train.py", toml=groups, instance_groups=["a=ml.g5.xlargex2", "b=ml.m5.largex1"]))
+    assert made.create["Environment"]["ALGORUN_PRICE"] == "1.5"
+
+
 def test_a_job_with_as_many_variables_as_sagemaker_takes_goes_without_its_commit(shapes):
     made = request(spec("train.py", env=[f"A{number}=1" for number in range(98)]), commit="1a2b")
     limits.check(shapes[Kind.TRAINING], made.create)

@@ -88,6 +88,8 @@ def test_a_pipeline_keeps_the_size_of_its_microbatches():
     ("words", "instance", "text"),
     [
         (("pipeline", "--pp", "8"), f"{P4D},{G5}", "--instance: 1 x ml.g5.12xlarge has 4 ranks, which are no pipelines of --pp 8; allowed: a multiple of 8 ranks"),
+        (("pipeline", "--pp", "4", "--tp", "2"), f"{P4D},{G5}", "--instance: 1 x ml.g5.12xlarge has 4 ranks, which are no pipelines of --pp 4 x --tp 2; allowed: a multiple of 8 ranks"),
+        (("ddp", "--tp", "8"), f"{P4D},{G5}", "--instance: 1 x ml.g5.12xlarge has 4 ranks, which are no tensor groups of --tp 8; allowed: a multiple of 8 ranks"),
         (("pipeline", "--pp", "4"), f"{P4D}x2,{G5}x2", "cannot keep the global batch of 16 ranks: --batch-size, --microbatches must be given"),
         (("pipeline",), f"{P4D}x2,{G5}x2", "--pp, --batch-size, --microbatches must be given"),
         (("pipeline", "--pp", "4", "--batch-size", "5", "--microbatches", "5"), f"{P4D}x1,{P4D}x2", "--batch-size 5 x 8 ranks is no multiple of 16 ranks"),

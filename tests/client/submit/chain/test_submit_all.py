@@ -91,7 +91,7 @@ def test_a_table_that_cannot_be_read_changes_no_exit_code(carry_out, monkeypatch
     def denied(*_):
         raise ApiError("AccessDenied", "no", "GetObject")
 
-    monkeypatch.setattr(submit_all.sweep_results, "read", denied)
+    monkeypatch.setattr(submit_all.sweep_results, "read_results", denied)
     completed = JobState(kind=Kind.TRAINING, job="p-a-0001", status="Completed")
     code, notes, end = carry_out(lambda *_: completed)
     assert (code, end["kind"], end["text"]) == (0, "completed", "1 of 1 jobs completed")

@@ -114,7 +114,7 @@ class Jobs(World):
 @pytest.fixture(autouse=True)
 def lines(monkeypatch):
     monkeypatch.setattr(
-        metric_values, "_lines", lambda _, state: iter([[LogLine("algo-1", "s", 1, f"loss {loss(state.job)}")]])
+        metric_values, "job_lines", lambda _, state: iter([[LogLine("algo-1", "s", 1, f"loss {loss(state.job)}")]])
     )
 
 
@@ -298,7 +298,7 @@ def test_a_point_that_lags_behind_is_stopped_and_no_failure(monkeypatch, capsys)
     run(world, table(**HYPERBAND))
     assert world.objects == before
     swept = sweep_results.swept(world.target, ADDRESS, None, table(**HYPERBAND))
-    rows = sweep_results.read(world.target, ADDRESS, swept, METRICS, Goal("loss", lowest=True), PACE).rows
+    rows = sweep_results.read_results(world.target, ADDRESS, swept, METRICS, Goal("loss", lowest=True), PACE).rows
     assert sorted(row.status for row in rows) == sorted(
         "Stopped early" if each == "stopped early" else "Completed" for each in endings
     )

@@ -179,7 +179,7 @@ def test_the_file_holds_names_and_what_is_done():
         "settled": 3,
         "done": {"number": 2, "kind": "training", "job": "p-t-0002"},
     }
-    assert task_file.read(world.target.store, ADDRESS) == TaskFile(3, Completed(2, Kind.TRAINING, "p-t-0002"))
+    assert task_file.read_task_file(world.target.store, ADDRESS) == TaskFile(3, Completed(2, Kind.TRAINING, "p-t-0002"))
 
 
 def state(world, *names):

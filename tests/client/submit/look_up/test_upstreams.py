@@ -31,7 +31,7 @@ def world(monkeypatch):
     def lines(target, state):
         yield [LogLine("algo-1", "algo-1-1", 1, text) for text in made.said.get(state.job, ())]
 
-    monkeypatch.setattr(metric_values, "_lines", lines)
+    monkeypatch.setattr(metric_values, "job_lines", lines)
     return made
 
 

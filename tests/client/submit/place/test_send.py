@@ -41,6 +41,71 @@ def test_a_client_killed_at_any_moment_leaves_one_job_and_loses_nothing():
     assert moments > 12
 
 
+class Policed(World):
+    """An account that refuses jobs whose request has one of these fields."""
+
+    def __init__(self, *forbidden: str, code: str = "AccessDeniedException", text: str = "explicit deny") -> None:
+        super().__init__()
+        self.forbidden, self.refused, self.code, self.text = forbidden, 0, code, text
+
+    def create_training_job(self, **request):
+        if any(name in request for name in self.forbidden):
+            self.refused += 1
+            raise ApiError(self.code, self.text, "CreateTrainingJob")
+        return super().create_training_job(**request)
+
+
+def held(number):
+    """A request with --hold-on-failure."""
+    made = maker()(number)
+    made.create["Environment"]["ALGORUN_HOLD_ON_FAILURE_S"] = "1800"
+    made.create["RemoteDebugConfig"] = {"EnableRemoteDebug": True}
+    return made
+
+
+@pytest.mark.parametrize(
+    ("code", "text"), [("AccessDeniedException", "deny"), ("ValidationException", "RemoteDebugConfig is not supported")]
+)
+def test_a_job_whose_hosts_nobody_may_enter_runs_without_the_hold_and_says_so(code, text):
+    world = Policed("RemoteDebugConfig", code=code, text=text)
+    sent = send(world.target, ADDRESS, held, Silent())
+    assert sent.warning.startswith(
+        f"--hold-on-failure: remote debugging is not allowed ({code}: {text}), so nobody could"
+    )
+    job = world.jobs["p-t-0001"]
+    assert set(job["Environment"]) == {"ALGORUN_REQUEST_ID"}
+    again = send(world.target, ADDRESS, held, Silent())
+    assert (again.joined, again.warning, world.creates) == (True, "", 1)
+
+
+@pytest.mark.parametrize(
+    ("world", "refused"),
+    [
+        (Policed("TrainingJobName"), 2),
+        (Policed("TrainingJobName", code="ResourceLimitExceeded"), 1),
+        (Policed("TrainingJobName", code="ValidationException", text="no such image"), 1),
+    ],
+)
+def test_a_job_that_is_not_allowed_at_all_keeps_its_own_error(world, refused):
+    with pytest.raises(ApiError, match=f"{world.code}: {world.text}"):
+        send(world.target, ADDRESS, held, Silent())
+    assert (world.refused, world.jobs) == (refused, {})
+
+
+@pytest.mark.parametrize("code", ["ResourceLimitExceeded", "ServiceUnavailable"])
+def test_what_the_job_without_a_hold_is_refused_for_is_told(code):
+    """Then other hosts are tried, or a job whose answer was lost is not made twice."""
+
+    class Full(Policed):
+        def create_training_job(self, **request):
+            super().create_training_job(**request)
+            raise ApiError(code, "the second answer", "CreateTrainingJob")
+
+    world = Full("RemoteDebugConfig")
+    with pytest.raises(ApiError, match=f"{code}: the second answer"):
+        send(world.target, ADDRESS, held, Silent())
+
+
 def test_a_job_that_runs_is_joined_and_never_doubled():
     world = World()
     assert not send(world.target, ADDRESS, maker(), Silent()).joined

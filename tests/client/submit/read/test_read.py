@@ -13,7 +13,7 @@ from algorun.common.errors import UserError
 from algorun_client.files import archive, inputs
 from algorun_client.submit.build import prepare
 from algorun_client.submit.read.program import ARGS_FILE, SCRIPT
-from algorun_client.submit.read.read import read
+from algorun_client.submit.read.read import read_order
 from tests.client.submit.read.test_submit_options import parsed
 from tests.client.submit.specs import FACTS
 from tests.clones import git
@@ -39,7 +39,7 @@ def members(request):
 
 
 def made(here, line, number=1, **environ):
-    asked = read(parsed(line), environ, here)
+    asked = read_order(parsed(line), environ, here)
     with prepare.prepared(asked, FACTS) as make:
         return make(number)
 
@@ -170,14 +170,14 @@ def test_a_forgotten_file_of_gigabytes_is_named_before_anything_is_packed(here, 
     sparse(here / "weights" / "old.bin", 6_000_000_000)
     sparse(here / "core.123", 84_000_000)
     with pytest.raises(UserError) as error:
-        read(parsed(f"{LINE} train.py"), {}, here)
+        read_order(parsed(f"{LINE} train.py"), {}, here)
     assert str(error.value) == (
         f"--code: {here}: 6.1 GB in 6 files, the largest: weights/old.bin (6.0 GB), core.123 (84.0 MB), src/deep.py (9 B); "
         "allowed: up to 2.0 GB; fix: .algorunignore keeps files out, --in takes data, --max-code 7GB sends all of it"
     )
-    assert read(parsed(f"{LINE} --max-code 7GB train.py"), {}, here).code
+    assert read_order(parsed(f"{LINE} --max-code 7GB train.py"), {}, here).code
     (here / ".algorunignore").write_text("weights/\n")
-    assert read(parsed(f"{LINE} train.py"), {}, here).code
+    assert read_order(parsed(f"{LINE} train.py"), {}, here).code
 
 
 def test_large_code_and_data_are_said_first(here, monkeypatch, capsys):
@@ -193,7 +193,7 @@ def test_large_code_and_data_are_said_first(here, monkeypatch, capsys):
 @pytest.mark.parametrize("wrong", ["2", "GB", "1e3GB", "2 GB", "2PB", ""])
 def test_a_size_needs_its_unit(here, wrong):
     with pytest.raises(UserError, match="--max-code: .* is not a size; allowed: such as 500MB or 2.5GB"):
-        read(parsed([*LINE.split(), "--max-code", wrong, "train.py"]), {}, here)
+        read_order(parsed([*LINE.split(), "--max-code", wrong, "train.py"]), {}, here)
 
 
 def test_an_ignored_program_is_named(here):
@@ -207,6 +207,6 @@ def test_an_ignored_program_is_named(here):
 
 def test_the_bucket_of_the_environment(here):
     facts = dataclasses.replace(FACTS, bucket=None)
-    asked = read(parsed(f"{LINE} train.py"), {"ALGORUN_BUCKET": "s3://mine/"}, here)
+    asked = read_order(parsed(f"{LINE} train.py"), {"ALGORUN_BUCKET": "s3://mine/"}, here)
     with prepare.prepared(asked, facts) as make:
         assert make.address.uri == "s3://mine/vision/train"

@@ -50,12 +50,12 @@ def test_a_job_file_is_read_as_strictly_as_by_submit(tmp_path, text, error):
     """A place with a spelling mistake was AWS."""
     (tmp_path / "algorun.toml").write_text(text)
     with pytest.raises(UserError, match=error.replace("?", r"\?")):
-        task_place.read(options(), {}, tmp_path)
+        task_place.read_place(options(), {}, tmp_path)
 
 
 def test_options_win(tmp_path):
     (tmp_path / "algorun.toml").write_text('where = "aws"\nregion = "eu-west-1"\n')
-    known = task_place.read(options(where="local"), {"ALGORUN_BUCKET": "s3://b/"}, tmp_path)
+    known = task_place.read_place(options(where="local"), {"ALGORUN_BUCKET": "s3://b/"}, tmp_path)
     assert (known.where, known.region, known.bucket) == ("local", "eu-west-1", "b")
 
 
@@ -65,5 +65,5 @@ def test_options_win(tmp_path):
 )
 def test_a_tasks_own_table_counts_as_for_submit(tmp_path, job, found):
     (tmp_path / "algorun.toml").write_text(FILE)
-    known = task_place.read(options(job=job), {}, tmp_path)
+    known = task_place.read_place(options(job=job), {}, tmp_path)
     assert (known.project, known.bucket, known.prefix) == found

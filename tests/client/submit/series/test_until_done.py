@@ -33,6 +33,7 @@ def writing(end: End, *names: str) -> End:
         ("Failed", "Failed", "AlgorithmError: own words\nnode: algo-2, exit 66: its node has ended, exit code: 66", "lost a host"),
         ("Failed", "Failed", "AlgorithmError: gate: algo-3, exit 65: did not connect, exit code: 65", "missed a host"),
         ("Failed", "Failed", "AlgorithmError: exit: rank 0 on algo-1, exit 66, attempt 1: my own 66, exit code: 66", ""),
+        ("Failed", "Failed", "AlgorithmError: budget: algo-2, exit 68: ValueError at train.py:6 on algo-2 has ended attempts 1 and 2", ""),
         ("Failed", "Failed", "AlgorithmError: exit: rank 0 on algo-1, exit 3, attempt 1: lost: algo-2, exit 66: x", ""),
         ("Failed", "Failed", "AlgorithmError: hang: rank 0 on algo-1, exit 67: no step, exit code: 67", ""),
         ("Failed", "Failed", "AlgorithmError: ExecuteUserScriptError, exit code: 66", ""),

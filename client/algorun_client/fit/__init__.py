@@ -1,0 +1,1 @@
+"""Which hosts a model fits on: `placement` chooses among what `rank_memory` had computed."""
