@@ -144,8 +144,10 @@ COPY --chmod=755 docker/sdk-v3/mpirun /opt/venv/bin/mpirun
 COPY --chmod=755 docker/sdk-v3/authorized_host.py docker/sdk-v3/driver_mpirun.py docker/sdk-v3/sshd /usr/local/lib/algorun/
 COPY --chmod=644 docker/sdk-v3/ssh.conf /etc/ssh/ssh_config.d/algorun.conf
 COPY --chmod=644 docker/sdk-v3/sshd.conf /etc/ssh/sshd_config.d/algorun.conf
+# The second link is for `algorun shell`: a session of AWS Systems Manager has a PATH of its own.
 RUN dpkg-divert --quiet --rename --divert /usr/lib/openssh/sshd.openssh --add /usr/sbin/sshd \
-    && ln -s /usr/local/lib/algorun/sshd /usr/sbin/sshd
+    && ln -s /usr/local/lib/algorun/sshd /usr/sbin/sshd \
+    && ln -s /opt/venv/bin/algorun /usr/local/bin/algorun
 # -I: the program must not import from the current folder, from PYTHONPATH or from the user's site-packages.
 # The id, new whenever this layer is, is what the hosts of a job compare: no container can see its image's digest.
 RUN --mount=type=bind,from=code,source=/code,target=/mnt \

@@ -220,7 +220,7 @@ def measure(count: int, ranks: int, seconds: float) -> Round:
         with open(Path(folder, "leader.log"), "wb") as log:
             leader = subprocess.Popen(argv, cwd=folder, env=environ, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
         try:
-            job = config.read(LaunchRequest(target=str(program), slots=ranks, cwd=folder), environ)
+            job = config.read_config(LaunchRequest(target=str(program), slots=ranks, cwd=folder), environ)
             listening(job.control.port, leader)
             hosts = Hosts(job, leader.pid, seconds)
             hosts.run()

@@ -1,7 +1,8 @@
 """One turn of a contender of bench/models.py on this rank: a job of `--steps` steps on a Hugging Face folder.
 
 `ours` is the entrypoint as it is. `trainer` is transformers.Trainer, with accelerate's DDP or FSDP2. `bare` is the loop of
-torch's tutorials with DDP or `fully_shard`, each layer a unit, which gets ready batches. All have the same weights, samples,
+torch's tutorials with DDP or `fully_shard`, each layer a unit, which gets ready batches; in a tensor group it is the loop of
+transformers' documentation, with the model as `from_pretrained` splits it. All have the same weights, samples,
 order, optimizer and rate; each reports the loss of a step as the mean over all tokens of all ranks.
 """
 
@@ -15,6 +16,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.tensor import DTensor
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -55,11 +57,12 @@ class Notes:
 
 @dataclass(frozen=True)
 class Turn:
-    """What a turn computes. `sharded`: over all ranks."""
+    """What a turn computes. `sharded`: over all ranks; `tensor`: all ranks compute each layer together."""
 
     options: DdpJobOptions
     steps: int
     sharded: bool
+    tensor: bool = False
 
     def batches(self, comm: Communicator) -> Iterator[tuple[torch.Tensor, torch.Tensor, int]]:
         """This rank's inputs and labels, as the entrypoint gives them to its steps, and the labels of all ranks."""
@@ -67,7 +70,8 @@ class Turn:
         tokens = token_data.load(
             options, find_folders(options, os.environ, Path.is_dir), comm, Path(options.model or "")
         )
-        batching = Batching(options.batch_size, 1, comm.rank, comm.size)
+        replica, replicas = (0, 1) if self.tensor else (comm.rank, comm.size)
+        batching = Batching(options.batch_size, 1, replica, replicas)
         order = permutation(tokens.train_count, options.seed, 0)
         steps = walk(order, 0, batching, 0, tokens.train.labels)
         for _, step in zip(range(self.steps), steps, strict=False):
@@ -90,7 +94,7 @@ def ours(turn: Turn, notes: Notes) -> None:
 
 def bare(turn: Turn, notes: Notes) -> None:
     with joined(read_world(os.environ)) as comm:
-        _bare(turn, notes, comm)
+        (_bare_tensor if turn.tensor else _bare)(turn, notes, comm)
 
 
 def _bare(turn: Turn, notes: Notes, comm: Communicator) -> None:
@@ -109,6 +113,32 @@ def _bare(turn: Turn, notes: Notes, comm: Communicator) -> None:
         (loss * comm.size).backward()
         optimizer.step()
         notes.losses.append(loss.detach())
+
+
+def _bare_tensor(turn: Turn, notes: Notes, comm: Communicator) -> None:
+    prepare_transformers()
+    from transformers import AutoModelForCausalLM
+    from transformers.distributed import DistributedConfig
+
+    layout = DistributedConfig(tp_size=comm.size)
+    model = AutoModelForCausalLM.from_pretrained(
+        turn.options.model, dtype=torch.float32, distributed_config=layout
+    ).train()
+    # torch has no optimizer step for DTensors and plain tensors at once.
+    kinds = [[p for p in model.parameters() if isinstance(p, DTensor) == split] for split in (True, False)]
+    optimizers = [build_optimizer(turn.options, kind) for kind in kinds]
+    for optimizer in optimizers:
+        set_learning_rate(optimizer, turn.options.lr)
+    for inputs, labels, total in list(turn.batches(comm)):
+        notes.stamp()
+        logits = model(input_ids=inputs, use_cache=False).logits
+        loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum") / total
+        for optimizer in optimizers:
+            optimizer.zero_grad()
+        loss.backward()
+        for optimizer in optimizers:
+            optimizer.step()
+        notes.losses.append(loss.detach() / comm.size)  # all ranks have the same
 
 
 def trainer(turn: Turn, notes: Notes) -> None:

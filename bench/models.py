@@ -1,7 +1,8 @@
-"""`ddp --model FOLDER` beside transformers.Trainer and a bare loop, whole on each rank and sharded: losses and steps per second.
+"""`ddp --model FOLDER` beside transformers.Trainer and a bare loop, whole on each rank, sharded, and in a tensor group: losses and
+steps per second.
 
     python bench/models.py [--rounds 7] [--steps 50] [--ranks 2] [--width 128] [--layers 4] [--context 128] [--batch-size 4]
-                           [--forms whole sharded]
+                           [--forms whole sharded tensor]
 
 A small Llama with random weights, its tokenizer and a text are made on the spot. In every round each contender runs a job of
 its own from the same weights, in an order that changes (bench/model_loops.py says what they do). A step's time is one whole turn
@@ -25,7 +26,8 @@ from bench.processes import start
 from bench.quiet import paired_ratio
 
 NAMES = ("algorun ddp", "transformers.Trainer", "bare loop")
-FORMS = ("whole", "sharded")
+FORMS = ("whole", "sharded", "tensor")
+LACKS = {("transformers.Trainer", "tensor")}  # with tensor parallelism it runs on GPUs only
 
 
 def make_folder(folder: Path, args: argparse.Namespace) -> None:
@@ -69,11 +71,11 @@ def rank(args: argparse.Namespace) -> None:
     options = DdpJobOptions(
         model=str(folder / "model"), train=folder / "train", context=args.context, batch_size=args.batch_size,
         epochs=1, lr=1e-3, warmup_epochs=0, gamma=1, resume="never", shard="all" if form == "sharded" else "1",
-        checkpoint_dir=own / "checkpoints", model_dir=own / "model", output_dir=own / "output",
+        tp=args.ranks if form == "tensor" else 1, checkpoint_dir=own / "checkpoints", model_dir=own / "model", output_dir=own / "output",
         checkpoint_interval_s=0,
     )  # fmt: skip
     notes = Notes()
-    LOOPS[name](Turn(options, args.steps, form == "sharded"), notes)
+    LOOPS[name](Turn(options, args.steps, form == "sharded", form == "tensor"), notes)
     wall, cpu = notes.per_step(args.steps)
     losses = torch.stack(notes.losses[: args.steps]).tolist()
     Path(f"{args.result}.{os.environ['RANK']}").write_text(json.dumps({"wall": wall, "cpu": cpu, "losses": losses}))
@@ -102,7 +104,7 @@ def main() -> None:
     sizes = {"rounds": 7, "steps": 50, "ranks": 2, "width": 128, "layers": 4, "context": 128, "batch-size": 4}
     for option, default in sizes.items():
         parser.add_argument(f"--{option}", type=int, default=default)
-    parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS[:2])
     parser.add_argument("--json", type=Path)
     for hidden in ("contender", "form", "folder", "result"):
         parser.add_argument(f"--{hidden}", help=argparse.SUPPRESS)
@@ -113,7 +115,10 @@ def main() -> None:
     if args.result:
         rank(args)
         return
-    shuffle, found = random.Random(0), {(name, form): [] for name in NAMES for form in args.forms}
+    shuffle, found = (
+        random.Random(0),
+        {(name, form): [] for name in NAMES for form in args.forms if (name, form) not in LACKS},
+    )
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
         make_folder(folder, args)
@@ -136,7 +141,7 @@ def table(args: argparse.Namespace, found: dict[tuple[str, str], list[dict]]) ->
     print("ratios: steps per second of ours over the contender's, in each round; the same by CPU seconds\n")
     print("| loop | form | ms per step | ours over it (95 %) | by CPU | greatest difference of a loss | last loss |")
     print("|---|---|---|---|---|---|---|")
-    reference = found["bare loop", "whole" if ("bare loop", "whole") in found else "sharded"][-1]["losses"]
+    reference = found["bare loop", next(form for form in FORMS if ("bare loop", form) in found)][-1]["losses"]
     for (name, form), turns in sorted(found.items(), key=lambda item: FORMS.index(item[0][1])):
         mine = found[NAMES[0], form]
         low, ratio, high = paired_ratio([one["wall"] for one in turns], [one["wall"] for one in mine])

@@ -87,6 +87,7 @@ EXAMPLES = {
     "per_gpu": "true",
     "per_host": "true",
     "share_nothing": "true",
+    "hold_on_failure": '"30m"',
     "restarts": "3",
     "instance": '"ml.g5.12xlarge"',
     "hosts": "3",

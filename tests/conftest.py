@@ -20,7 +20,7 @@ import hypothesis
 import psutil
 import pytest
 
-from algorun.job.config import JobConfig, LaunchRequest, read
+from algorun.job.config import JobConfig, LaunchRequest, read_config
 from algorun.job.values import Sourced
 from algorun.machine.openmpi import OpenMpi
 from algorun.machine.probe import Machine, openmpi
@@ -86,7 +86,7 @@ def machine(gpus: int = 0, cpus: int = 8, openmpi: OpenMpi | None = None) -> Mac
 
 def job(tree: str, request: LaunchRequest | None = None, **environ: str) -> JobConfig:
     """The job of one of the fixture trees, under the path /opt/ml so that golden files hold on every machine."""
-    config = read(request or LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(TREES / tree), **environ})
+    config = read_config(request or LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(TREES / tree), **environ})
     return config
 
 
@@ -165,8 +165,9 @@ def like(name: str, pattern: str) -> bool:
     return re.fullmatch(".*".join(map(re.escape, pattern.split("*"))), name) is not None
 
 
-# Folders whose tests take seconds come first: the others, of many short tests, fill the end of a run on several workers.
-SECONDS_LONG = ("strict_cuda", "train", "compat", "launcher/whole", "client")
+# Folders whose tests take seconds come first: the others, of many short tests, fill the end of a run on several workers. Tests
+# of some of them compute and those of the others wait: their files take turns, so that cores are busy all the time.
+SECONDS_LONG = (("strict_cuda", "train", "compat"), ("launcher/whole", "client"))
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -195,7 +196,17 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         left = [item for item in items if ("nothing_beside" in item.fixturenames) == others]
         config.hook.pytest_deselected(items=left)
         items[:] = [item for item in items if item not in left]
-    items.sort(key=lambda item: not item.nodeid.startswith(tuple(f"tests/{folder}/" for folder in SECONDS_LONG)))
+    place = _places({item.nodeid.partition("::")[0] for item in items})
+    items.sort(key=lambda item: place[item.nodeid.partition("::")[0]])
+
+
+def _places(files: set[str]) -> dict[str, float]:
+    """Where in the order of all tests those of each file come: between 0 and 1, or last."""
+    found = dict.fromkeys(files, 1.0)
+    for folders in SECONDS_LONG:
+        own = sorted(file for file in files if file.startswith(tuple(f"tests/{folder}/" for folder in folders)))
+        found.update({file: number / len(own) for number, file in enumerate(own)})
+    return found
 
 
 def assert_nothing_is_left(marker: str) -> None:

@@ -27,6 +27,7 @@ ELSEWHERE = {
     r"make (demo|test)$": "the newcomer types it before",
     r"make demo-lm$": "takes 4 minutes",
     r"make (env|test PART=gpu)\b.*": "make test PART=typed-lines has made the environment; no GPU is here",
+    r"algorun plan --fit\b.*": "needs the folder of a model: tests/client/commands/test_fit.py makes one",
     r"source .*": "this program puts the environment's programs on PATH itself",
     r"(\./build\.sh|docker) .*": "needs Docker: CI builds the image and runs containers of it",
 }

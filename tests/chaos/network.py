@@ -16,8 +16,17 @@ _numbers = itertools.count()
 
 def ip(*argv: str) -> str:
     """Runs iproute2's `ip`; a failure shows its error."""
-    done = subprocess.run(["ip", *argv], capture_output=True, text=True, timeout=COMMAND_S, check=False)
-    assert done.returncode == 0, f"ip {' '.join(argv)}: {done.stderr.strip()}"
+    return _run("ip", *argv)
+
+
+def tc(*argv: str) -> str:
+    """Runs iproute2's `tc`; a failure shows its error."""
+    return _run("tc", *argv)
+
+
+def _run(*argv: str) -> str:
+    done = subprocess.run(argv, capture_output=True, text=True, timeout=COMMAND_S, check=False)
+    assert done.returncode == 0, f"{' '.join(argv)}: {done.stderr.strip()}"
     return done.stdout
 
 
@@ -84,6 +93,28 @@ class Network:
             self.cut(host)
             job_helper(host, str(PROGRAMS / "no_offload.py"), "eth0")
         job_helper("switch", str(PROGRAMS / "slow_cable.py"), *map(self.port, self.addresses), *words)
+
+    def side_road(self, one: str, other: str, job_helper: Callable[..., str], *words: str) -> None:
+        """Frames between these two hosts, and no others, take a cable of slow_cable.py."""
+        for host, peer in ((one, other), (other, one)):
+            port = f"s{self.port(host)}"
+            ends = ("name", "eth1", "netns", self.namespace(host), "type", "veth", "peer", "name", port)
+            ip("link", "add", *ends, "netns", self.switch)
+            ip("-n", self.switch, "link", "set", port, "up")
+            ip("-n", self.namespace(host), "link", "set", "eth1", "up")
+            ip("-n", self.namespace(host), "route", "add", f"{self.addresses[peer]}/32", "dev", "eth1")
+            job_helper(host, str(PROGRAMS / "no_offload.py"), "eth1")
+        job_helper("switch", str(PROGRAMS / "slow_cable.py"), *(f"s{self.port(host)}" for host in (one, other)), *words)
+
+    def limit_rate(self, one: str, other: str, rate: str) -> None:
+        """Between these two hosts at most so many bits a second, such as `20mbit`, leave each of them."""
+        for host, peer in ((one, other), (other, one)):
+            in_host = ("-n", self.namespace(host))
+            tc(*in_host, "qdisc", "add", "dev", "eth0", "root", "handle", "1:", "htb", "default", "1")
+            tc(*in_host, "class", "add", "dev", "eth0", "parent", "1:", "classid", "1:1", "htb", "rate", "100gbit")
+            tc(*in_host, "class", "add", "dev", "eth0", "parent", "1:", "classid", "1:2", "htb", "rate", rate)
+            match = ("match", "ip", "dst", f"{self.addresses[peer]}/32", "flowid", "1:2")
+            tc(*in_host, "filter", "add", "dev", "eth0", "parent", "1:", "protocol", "ip", "u32", *match)
 
     def narrow(self, host: str, mtu: int) -> None:
         """Larger packets of this host are lost without a word, as where path MTU discovery is filtered out; none is joined up."""

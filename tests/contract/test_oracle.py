@@ -15,7 +15,7 @@ import pytest
 
 from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import replace
-from algorun.job.config import LaunchRequest, read
+from algorun.job.config import LaunchRequest, read_config
 from algorun.plan import cluster, plan
 from tests.conftest import PROGRAMS, machine
 from tests.contract.differences import WANTED, Seen, of_toolkit
@@ -55,7 +55,7 @@ def environ(tree: Tree, folder: Path) -> dict[str, str]:
 def under_algorun(tree: Tree, folder: Path) -> Seen:
     """The first rank of the current host."""
     around = environ(tree, folder)
-    config = read(LaunchRequest(from_job=True), around)
+    config = read_config(LaunchRequest(from_job=True), around)
     found = replace(machine(tree.gpus, tree.allowed_cpus), default_interface=tree.default_interface)
     slots = cluster.assumed_slots(config, cluster.own_slots(config, found))
     made = plan.make(config, cluster.resolve(config.resources.hosts, slots), found, PROGRAMS)
@@ -149,7 +149,7 @@ def test_every_wanted_difference_occurs(wanted, differing):
 def test_a_program_that_is_no_python_runs_in_the_same_interpreter(tree, folders, theirs, tmp_path):
     """Both command lines for real; ours in a folder that the toolkit has not touched."""
     tree.write(tmp_path / "ml")
-    config = read(LaunchRequest(from_job=True), environ(tree, tmp_path))
+    config = read_config(LaunchRequest(from_job=True), environ(tree, tmp_path))
     own = subprocess.run(config.entry.argv("python"), cwd=config.entry.cwd, capture_output=True, text=True, check=True)
     other = subprocess.run(
         theirs[tree.name]["argv"], cwd=folders[tree.name] / "ml" / "code", capture_output=True, text=True, check=True

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from algorun.job.config import LaunchRequest, read
+from algorun.job.config import LaunchRequest, read_config
 from algorun.plan import cluster
 from tests.conftest import machine
 from tests.contract.test_oracle import program
@@ -97,5 +97,5 @@ def theirs(environs: dict[Case, dict[str, str]]) -> dict[Case, int]:
 
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_a_host_starts_as_many_processes_as_under_the_toolkit(case, environs, theirs) -> None:
-    ours = cluster.own_slots(read(LaunchRequest(from_job=True), environs[case]), machine(case.gpus))
+    ours = cluster.own_slots(read_config(LaunchRequest(from_job=True), environs[case]), machine(case.gpus))
     assert ours.value == theirs[case] == (3 if case.asked else case.gpus or 1)

@@ -42,12 +42,13 @@ class User:
         """The folder of the project, where the commands are typed."""
         return self.home / "digits"
 
-    def __call__(self, *words: str, code: int = 0, **environ: str) -> str:
+    def __call__(self, *words: str, code: int = 0, stdin: str = "", **environ: str) -> str:
         """Runs `algorun WORDS`; returns stdout and stderr."""
         done = subprocess.run(
             [self.python, "-I", "-m", "algorun", *words],
             cwd=self.work,
             env={**self._environ(), **environ},
+            input=stdin,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
@@ -234,3 +235,21 @@ def test_fast_files_are_read_only_isolated_hosts_meet_and_a_processing_job_leave
     user("fetch", "--where", "local", "--to", "counts", "local_count")
     assert json.loads((user.work / "counts/output/algo-1.json").read_text()) == ["0", "2"]
     assert json.loads((user.work / "counts/output/algo-2.json").read_text()) == ["1"]
+
+
+def test_a_shell_on_a_host_that_is_held_after_a_failure(user: User) -> None:
+    user.submit("--slots", "1", "--hold-on-failure", "2m", "--detach", "local_job.py", "fail")
+    user.line_of("is held for 2 min 0 s")
+    (job,) = [each.name for each in (user.root / "jobs/training").iterdir()]
+    typed = 'touch /opt/ml/output/data/looked; echo "rank $RANK on $(hostname)"; exit 4'
+    said = user("shell", "--where", "local", job, "algo-2", code=4, stdin=typed)
+    assert said.endswith("rank 1 on algo-2\n")
+    assert "algorun: the environment of rank 1 on algo-2, whose command is in $ALGORUN_COMMAND" in said
+    (container,) = [name for name in user.containers() if name.endswith("-algo-2")]
+    # As in a session of AWS Systems Manager, which has a PATH of its own.
+    typed = ("env", "-i", "PATH=/usr/local/bin:/usr/bin:/bin", "sh", "-c", "echo 'echo $RANK' | algorun shell")
+    assert docker("exec", container, *typed) == "1"
+    user("stop", "--where", "local", job)
+    assert "was held for" in user("logs", "-f", "--where", "local", job, code=74)
+    user("fetch", "--where", "local", "--to", "left", job)
+    assert (user.work / "left/output/looked").is_file()

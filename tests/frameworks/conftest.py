@@ -14,8 +14,10 @@ import pytest
 from tests.conftest import Outcome, algorun
 from tests.frameworks import published
 from tests.frameworks.environments import FOLDER, interpreter
+from tests.launcher.whole.running import PROGRAMS as LAUNCHER_PROGRAMS
 from tests.launcher.whole.running import Running
 
+STANDING = LAUNCHER_PROGRAMS / "standing.py"
 PROGRAMS = Path(__file__).parent / "programs"
 RUN_S = 300
 LOST_S = 5  # until all other hosts have left

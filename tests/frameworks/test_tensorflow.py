@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from tests.conftest import ENGINES
+from tests.conftest import ENGINES, under
 
 from . import published
-from .conftest import PROGRAMS, RUN_S, lose, same_failure
+from .conftest import PROGRAMS, RUN_S, STANDING, lose, same_failure
 
 pytestmark = pytest.mark.slow
 FRAMEWORK = "tensorflow"
@@ -70,3 +70,23 @@ def test_a_stop_ends_both_workers_after_the_same_epoch(begin):
     epochs = re.findall(r"^\[\d \S+\] stopped after epoch (\d+)$", job.log.read_text(), re.M)
     assert len(epochs) == 2
     assert len(set(epochs)) == 1
+
+
+@pytest.mark.parametrize(
+    ("phase", "engine"),
+    under(
+        "import native",
+        "data native",
+        "compile native",
+        "collective native",
+        "collective torchrun",
+        "collective mpirun",
+        "end native",
+    ),
+)
+def test_a_rank_that_stands_still_is_named_with_its_line(phase, engine, run):
+    done = run(engine, "2x1", STANDING, "tensorflow", phase, ALGORUN_HANG_S="8", **WISH)
+    assert done.code == 67, done.text
+    assert re.match(
+        r"hang: rank 1 on algo-2, exit 67, attempt 1: no sign of progress for \d+ s: stuck at", same_failure(done)
+    )

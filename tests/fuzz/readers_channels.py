@@ -76,7 +76,7 @@ def read_args(data: bytes) -> None:
     code.mkdir(exist_ok=True)
     (code / "args.json").write_bytes(data)
     with contextlib.suppress(UserError):
-        for word in args_file.read(code, "args.json"):
+        for word in args_file.read_args(code, "args.json"):
             assert "\0" not in word
             assert len(word.encode()) < LONGEST
 

@@ -115,11 +115,11 @@ def read_job(data: bytes) -> None:
             (folder / name).unlink(missing_ok=True)
     environ = {**environment(raw), "SAGEMAKER_BASE_DIR": str(folder)}
     try:
-        job = config.read(LaunchRequest(from_job=True), environ)
+        job = config.read_config(LaunchRequest(from_job=True), environ)
         slots = cluster.assumed_slots(job, cluster.own_slots(job, MACHINE))
         if sum(each.value for each in slots.values()) > MOST_RANKS:
             return
-        made = plan.make(job, cluster.resolve(job.resources.hosts, slots, job.launch.outside), MACHINE, PROGRAMS)
+        made = plan.make(job, cluster.resolve(job.resources.hosts, slots, job.launch.standalone), MACHINE, PROGRAMS)
     except UserError as error:
         one_line(error)
         return

@@ -9,8 +9,10 @@ from typing import Any
 
 from algorun.common.event_loop import Loop
 from algorun.control.failures.failure import Failure, RankLeft
+from algorun.control.failures.non_finite import NonFiniteValue
 from algorun.control.hang.call import CollectiveCall
 from algorun.control.hang.hang import Stack, StackFrame
+from algorun.control.hang.host_look import HostLook
 from algorun.control.wire import wire
 from algorun.control.wire.messages import (
     AskStacks,
@@ -25,12 +27,15 @@ from algorun.control.wire.messages import (
     Heartbeat,
     Hello,
     Load,
+    LookClosely,
+    Looked,
     MemoryKill,
     Message,
     NodeAlive,
     Nonce,
     Notice,
     Pace,
+    RanksSilent,
     Ready,
     Refuse,
     Restart,
@@ -38,6 +43,7 @@ from algorun.control.wire.messages import (
     StacksSent,
     StartDaemon,
     Stop,
+    Unmatched,
     Verdict,
     Welcome,
     bye,
@@ -91,7 +97,11 @@ FROM_HOSTS = [
     Fail(FAILURE),
     SaveFailed(FAILURE),
     RankLeft("algo-2", 1, 20, 0),
+    NonFiniteValue(1, 5, 5, 1, "nan", "0.weight", 2, 6, "epoch 1", 0.5, "end", "algo-2", 0, "step-4"),
     Hang(600.0),
+    RanksSilent(0, 600.0),
+    Looked(0, HostLook((0, 1), (2,), "computes", "reads or writes")),
+    Unmatched(),
     Load(
         0,
         HostLoad(
@@ -130,6 +140,7 @@ FROM_HUB = [
     NodeAlive(0, "algo-2"),
     Heartbeat(0, unheard=True),
     AskStacks(),
+    LookClosely(10.0),
     Restart(1, FAILURE),
     Stop("SIGTERM on algo-1"),
     End(Verdict("failed", 1, FAILURE)),

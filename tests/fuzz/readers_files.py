@@ -67,7 +67,7 @@ def read_archive(data: bytes) -> None:
     source = folder / "source"
     source.write_bytes(PACK.get(data[:1], bytes)(data[1:]))
     try:
-        unpack(source, code, "source", place="the code folder", advice="put data into a channel instead")
+        unpack(source, code, "source", place="the code folder", fix="put data into a channel instead")
     except UserError:
         assert os.listdir(code) == []
     inside(folder, code, "source")

@@ -15,7 +15,7 @@ from algorun.control.wire import wire
 from algorun.control.wire.messages import DaemonEnded, Fail, StartDaemon
 from algorun.host.engines.daemons import Daemons
 from algorun.host.ranks import ranks
-from algorun.host.ranks.rank_port import Peer, RankPort, parse_raised
+from algorun.host.ranks.rank_port import Peer, RankPort, parse_non_finite, parse_raised
 from algorun.host.ranks.ranks import RankRules, Ranks
 from algorun.host.tools import Tools
 from algorun.job import config
@@ -59,9 +59,9 @@ def planned() -> tuple[Any, Any]:
         (config_folder / f"{name}.json").unlink(missing_ok=True)
     (config_folder / "resourceconfig.json").write_text(json.dumps({"current_host": "algo-1", "hosts": ["algo-1"]}))
     request = LaunchRequest(target="train.py", slots=2, engine="torchrun", cwd=str(folder / "code"))
-    job = config.read(request, {"SAGEMAKER_BASE_DIR": str(folder)})
+    job = config.read_config(request, {"SAGEMAKER_BASE_DIR": str(folder)})
     slots = cluster.assumed_slots(job, cluster.own_slots(job, MACHINE))
-    made = plan.make(job, cluster.resolve(job.resources.hosts, slots, job.launch.outside), MACHINE, PROGRAMS)
+    made = plan.make(job, cluster.resolve(job.resources.hosts, slots, job.launch.standalone), MACHINE, PROGRAMS)
     return made, made.hosts[0]
 
 
@@ -148,6 +148,7 @@ RAISED = b"\0".join((b"0", b"1234", b"5.5", b"ValueError", b"x", b"Traceback ..\
 
 def read_raised(data: bytes) -> None:
     """A datagram of a rank's exception; what it says fits a message to the hub."""
+    parse_non_finite(data)
     raised = parse_raised(data)
     if raised is not None:
         failure = Failure("exception", "algo-1", 1, f"{raised.type}: {raised.message}", raised.rank, raised.traceback)

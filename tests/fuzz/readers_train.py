@@ -212,7 +212,7 @@ def read_options(data: bytes) -> None:
     path.write_bytes(table)
     words = [os.fsdecode(word).replace("@FILE@", str(path)) for word in argv.split(b"\0")]
     with contextlib.suppress(UserError):
-        option_parser.read(DdpJobOptions, words)
+        option_parser.read_options(DdpJobOptions, words)
     with contextlib.suppress(UserError):
         read_world(environment(environ))
 

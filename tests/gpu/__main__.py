@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
@@ -67,12 +68,14 @@ class _Report:
 
     def __call__(self, row: Row) -> None:
         note = row.note if row.state == "failed" else " ".join(row.note.split())
-        print(f"{row.state:8}{row.name:16}{row.seconds:7.1f} s  {note}", flush=True)
+        print(f"{row.state:8}{row.name:24}{row.seconds:7.1f} s  {note}", flush=True)
         for figure in row.figures:
             print(f"{'':8}{figure.name}: {figure.value}", flush=True)
-        self._rows.append(row)
-        every = page.kept(self._options.keep, self._machine, self._rows, [check.name for check in ALL])
-        page.write(self._options.page, page.render(self._machine, every, datetime.date.today().isoformat()))
+        today = datetime.date.today().isoformat()
+        self._rows.append(replace(row, when=f"{today}, {self._machine.commit or self._machine.algorun}"))
+        names = [check.name for check in ALL]
+        every = page.kept(self._options.keep, self._machine, self._rows, names)
+        page.write(self._options.page, page.render(self._machine, every, names))
 
 
 def main(argv: Sequence[str]) -> int:
@@ -80,7 +83,7 @@ def main(argv: Sequence[str]) -> int:
     options = _options(argv)
     checks = _chosen(options.only)
     if options.list:
-        print("\n".join(f"{check.name:16}{check.title}" for check in checks))
+        print("\n".join(f"{check.name:24}{check.title}" for check in checks))
         return 0
     if not options.cpu:
         machine.refuse_without_gpu(interpreter.package_folders())

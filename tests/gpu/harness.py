@@ -19,7 +19,10 @@ LOGS = "gpu-test-logs"  # beside the session's folder, which is removed at the e
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A check's result. `state` is passed, skipped or failed; `note` what was seen, the reason, or what is wrong."""
+    """A check's result. `state` is passed, skipped or failed; `note` what was seen, the reason, or what is wrong.
+
+    `when`: the date, and the commit that was checked.
+    """
 
     name: str
     title: str
@@ -27,6 +30,7 @@ class Row:
     seconds: float
     note: str
     figures: tuple[Figure, ...] = ()
+    when: str = ""
 
 
 def run(

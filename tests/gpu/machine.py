@@ -14,6 +14,8 @@ from algorun import __version__
 from algorun.common.errors import ExitCode, UserError
 from algorun.machine import nvidia, probe
 
+from . import PACKAGES
+
 ROOT = Path(__file__).resolve().parents[2]
 LOOK_S = 120.0  # torch's import and the driver's start, also from a cold disk
 DRIVER = ("nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader")
@@ -32,9 +34,11 @@ class Machine:
     torch: str
     cuda: str
     nccl: str
+    transformers: str  # absent where it is not installed
     python: str
     linux: str
     algorun: str
+    commit: str = ""  # with a `+` if files differ from it; "" outside of a repository
 
     @property
     def count(self) -> int:
@@ -46,19 +50,26 @@ class Machine:
         return self.kind == "cuda"
 
     def identity(self) -> dict[str, object]:
-        """All but what changes from run to run: figures of equal machines may stand in one table."""
+        """What figures depend on, besides algorun itself: those of equal machines may stand in one table.
+
+        Each row says which commit it is of.
+        """
         known = asdict(self)
-        known.pop("free_bytes")
+        for changes in ("free_bytes", "linux", "algorun", "commit"):
+            known.pop(changes)
         return known | {"names": list(self.names)}
 
     def __str__(self) -> str:
         if not self.on_gpu:
-            return f"the CPU of this machine, no GPU; torch {self.torch}, Python {self.python}, Linux {self.linux}, algorun {self.algorun}"
+            return f"the CPU of this machine, no GPU; torch {self.torch}, {self._rest()}"
         kinds = {name: self.names.count(name) for name in self.names}
         devices = ", ".join(f"{count} x {name}" for name, count in kinds.items())
         memory = f"{self.memory_bytes / 2**30:.1f} GiB, {self.free_bytes / 2**30:.1f} free"
         software = f"driver {self.driver}, torch {self.torch}, CUDA {self.cuda}, NCCL {self.nccl}"
-        return f"{devices} ({memory}); {software}, Python {self.python}, Linux {self.linux}, algorun {self.algorun}"
+        return f"{devices} ({memory}); {software}, {self._rest()}"
+
+    def _rest(self) -> str:
+        return f"transformers {self.transformers}, Python {self.python}, Linux {self.linux}, algorun {self.algorun}"
 
 
 def refuse_without_gpu(folders: list[str], root: str = "") -> None:
@@ -97,9 +108,11 @@ def look(python: Path, environ: dict[str, str], *, cpu: bool) -> Machine:
         torch=seen["torch"],
         cuda=seen["cuda"],
         nccl=seen["nccl"],
+        transformers=seen["transformers"],
         python=seen["python"],
         linux=platform.release(),
-        algorun=f"{__version__}{_commit()}",
+        algorun=__version__,
+        commit=_commit(),
     )
 
 
@@ -108,10 +121,10 @@ def _error(what: str, fix: str) -> UserError:
 
 
 def _commit() -> str:
-    """` (commit abc1234)`, with a `+` where files differ from it; "" outside of a repository."""
+    """Such as `abc1234`, with a `+` where files of the packages differ from it; "" outside of a repository."""
     commit = _said("git", "-C", str(ROOT), "rev-parse", "--short", "HEAD")
-    changed = _said("git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no", "--", "launcher", "train")
-    return f" (commit {commit}{'+' if changed else ''})" if commit else ""
+    changed = _said("git", "-C", str(ROOT), "status", "--porcelain", "--untracked-files=no", "--", *map(str, PACKAGES))
+    return f"{commit}{'+' if changed else ''}" if commit else ""
 
 
 def _said(*argv: str) -> str:

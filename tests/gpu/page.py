@@ -17,18 +17,25 @@ LONGEST_NOTE = 600  # characters of a note in a table; the log has all of it
 CPU_MARK = "CPU: "
 
 
-def render(machine: Machine, rows: Sequence[Row], date: str) -> str:
-    """The block between the markers, as Markdown. Figures of the CPU say so, each of them."""
+def render(machine: Machine, rows: Sequence[Row], names: Sequence[str]) -> str:
+    """The block between the markers, as Markdown; `names` are those of all checks. Figures of the CPU say so, each of them."""
     counts = ", ".join(f"{sum(r.state == s for r in rows)} {s}" for s in ("passed", "failed", "skipped"))
-    lines = [f"Measured on {date}: {machine}.", "", f"Checks: {counts}.", ""]
+    missing = [f"`{name}`" for name in names if name not in {row.name for row in rows}]
+    left = f"Not run here: {', '.join(missing)}. " if missing else ""
+    lines = [
+        f"Measured on {machine}.",
+        "",
+        f"Checks: {counts}. {left}Each row has its date and the commit of algorun.",
+        "",
+    ]
     if not machine.on_gpu:
         lines = ["**Measured on a CPU. These figures say nothing about a GPU.**", "", *lines]
     mark = "" if machine.on_gpu else CPU_MARK
-    figures = [[figure.name, mark + figure.value, figure.how] for row in rows for figure in row.figures]
+    figures = [[figure.name, mark + figure.value, figure.how, row.when] for row in rows for figure in row.figures]
     if figures:
-        lines += [*_table(("figure", "value", "of what"), figures), ""]
-    found = [[f"`{r.name}`", r.title, r.state, f"{mark}{r.seconds:.1f}", r.note] for r in rows]
-    lines += _table(("check", "what it shows", "result", "seconds", "what was seen"), found)
+        lines += [*_table(("figure", "value", "of what", "when"), figures), ""]
+    found = [[f"`{r.name}`", r.title, r.state, f"{mark}{r.seconds:.1f}", r.note, r.when] for r in rows]
+    lines += _table(("check", "what it shows", "result", "seconds", "what was seen", "when"), found)
     return "\n".join(lines)
 
 

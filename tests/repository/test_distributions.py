@@ -159,11 +159,21 @@ print(smp is ours, smp is sys.modules["smdistributed.modelparallel.torch"], smdi
 """
 
 
+def as_rank(python, program, folder, rank="0"):
+    """Runs a program as a rank with this number; None: as no rank."""
+    environ = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "RANK")}
+    command, number = (python, "-c", program), {} if rank is None else {"RANK": rank}
+    return subprocess.run(
+        command, cwd=folder, env=environ | number, capture_output=True, text=True, timeout=60, check=True
+    )
+
+
 def test_the_name_smdistributed_is_offered_and_one_line_says_whose_it_is(whole, tmp_path):
-    done = subprocess.run((whole, "-c", SCRIPT), cwd=tmp_path, capture_output=True, text=True, timeout=60, check=True)
-    assert done.stdout == f"True True {site_packages(whole)}/algorun_smdistributed/__init__.py\n"
-    (line,) = [line for line in done.stderr.splitlines() if "algorun" in line]
-    assert line.startswith("algorun: smdistributed is algorun-smdistributed 0")
+    for rank in (None, "0"):
+        done = as_rank(whole, SCRIPT, tmp_path, rank)
+        assert done.stdout == f"True True {site_packages(whole)}/algorun_smdistributed/__init__.py\n"
+        (line,) = [line for line in done.stderr.splitlines() if "algorun" in line]
+        assert line.startswith("algorun: smdistributed is algorun-smdistributed 0")
     missing = (
         "import importlib.util as u; print(u.find_spec('smdistributed.absent'), u.find_spec('smdistributed') is None)"
     )
@@ -196,7 +206,11 @@ def test_the_closed_package_stays_whole_and_is_the_one_that_scripts_get(wheels, 
     before = {path: path.read_bytes() for path in (site_packages(python) / "smdistributed").rglob("*.py")}
     run(*PIP, "--python", python, "install", "--no-index", "--no-deps", *wheels.values())
     program = "import smdistributed.modelparallel as m; print(m.owner, m.__file__)"
-    assert run(python, "-c", program, cwd=tmp_path).startswith(f"AWS {site_packages(python)}/smdistributed/")
+    line = f"algorun: smdistributed is another distribution's ({site_packages(python)}/smdistributed)\n"
+    for rank, said in (("0", line), ("1", ""), (None, "")):  # the launcher is no rank, and asks nobody more
+        done = as_rank(python, program, tmp_path, rank)
+        assert done.stdout.startswith(f"AWS {site_packages(python)}/smdistributed/")
+        assert done.stderr == said
     run(*PIP, "--python", python, "uninstall", "--yes", "algorun-smdistributed")
     assert {path: path.read_bytes() for path in before} == before
     assert len(before) == 2

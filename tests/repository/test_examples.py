@@ -33,9 +33,9 @@ def test_the_raw_request_is_valid_and_says_what_the_launcher_reads(tmp_path):
     (tmp_path / "input" / "config").mkdir(parents=True)
     (tmp_path / "input" / "config" / "resourceconfig.json").write_text('{"hosts": ["a", "b"], "current_host": "a"}')
     (tmp_path / "input" / "config" / "hyperparameters.json").write_text(json.dumps(request["HyperParameters"]))
-    from algorun.job.config import LaunchRequest, read
+    from algorun.job.config import LaunchRequest, read_config
 
-    job = read(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path)})
+    job = read_config(LaunchRequest(from_job=True), {"SAGEMAKER_BASE_DIR": str(tmp_path)})
     assert (job.launch.engine.value, job.setup.uri) == ("torchrun", "s3://bucket/sourcedir.tar.gz")
     assert job.entry.args == ("--epochs", "3", "--lr", "0.1")
 

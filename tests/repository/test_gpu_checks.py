@@ -15,7 +15,8 @@ from tests.gpu.sizes import CPU, GIB, GPU
 
 H100 = Machine(
     kind="cuda", names=("NVIDIA H100 80GB HBM3",), memory_bytes=79 * GIB, free_bytes=78 * GIB, driver="580.159.04",
-    torch="2.11.0+cu130", cuda="13.0", nccl="2.28.9", python="3.12.3", linux="6.18", algorun="0.1.0",
+    torch="2.11.0+cu130", cuda="13.0", nccl="2.28.9", transformers="5.17.0", python="3.12.3", linux="6.18",
+    algorun="0.1.0",
 )  # fmt: skip
 
 
@@ -100,6 +101,83 @@ def test_a_synchronisation_in_a_step_is_named(tmp_path):
     where = ["transformers/masking_utils.py:761 (88 times)"]
     of_folder = llama(tmp_path, said(in_steps=88, elsewhere=12, places=where))
     refused(folders.synchronisation, of_folder, f"88 in 90 steps: {where[0]}")
+
+
+STUCK = "hang: rank 0 on algo-1, exit 67, attempt 1, step 5: no step for 10 s: its only rank waits for its GPU; rank 0 has made "
+
+
+def test_a_verdict_has_to_name_the_call_that_the_gpu_is_in(tmp_path):
+    def judged(number, code=67):
+        said = (
+            f"{STUCK}all_reduce [8] Float at stuck.py:33 (call {number} of the default group), which has not completed"
+        )
+        return faults.recorder(Scripted(tmp_path, (code, "[0 algo-1] waits in call 6\n"), failure=said))
+
+    assert "left with 67" in judged(6).note
+    with pytest.raises(Wrong, match="the verdict does not name call 6: hang: rank 0"):
+        judged(305)
+    with pytest.raises(Wrong, match="exit code 0, not 67"):
+        judged(6, code=0)
+
+
+def test_a_saves_copies_have_to_be_faster_than_tensor_by_tensor(tmp_path):
+    def measured(ours):
+        found = {"bytes": 4 * GIB, "first_s": 2.0, "ours_s": [ours] * 5, "pageable_s": [1.0] * 5}
+        return figures.saves(Scripted(tmp_path, (0, f"measured: {json.dumps(found)}\n")))
+
+    assert [figure.value for figure in measured(0.1).figures] == [
+        "0.100 s, 42.9 GB/s",
+        "2.000 s",
+        "1.000 s, 4.3 GB/s",
+        "10.00",
+    ]
+    with pytest.raises(Wrong, match=r"1.200 s for 4.00 GiB, 1.000 s tensor by tensor"):
+        measured(1.2)
+
+
+def test_the_times_of_activities_have_to_be_the_gpus_and_the_trace_whole(tmp_path):
+    def seen(backward_s=2.0, of="GPU", steps=range(10, 20)):
+        report(
+            tmp_path,
+            "output/data/result.json",
+            json.dumps({"times": {"activities_of": of, "activities": {"backward": backward_s}}}),
+        )
+        events = [{"ph": "X", "name": f"step {n}"} for n in steps] + [{"ph": "X", "name": "backward"}]
+        report(tmp_path, "output/data/trace_steps-attempt-1-algo-1.json", json.dumps({"traceEvents": events}))
+        session = Scripted(tmp_path, (0, 'measured: {"backward_s": 2.0, "queued_s": 0.1}\n'))
+        found = figures.activities(session)
+        assert session.asked[0][1] == {"ALGORUN_TRACE_STEPS": "10-19"}
+        return found
+
+    assert seen().figures[0].value == "1.000"
+    for wrong, text in (
+        ({"backward_s": 0.1}, "0.100 s in backward; the program's own events say 2.000 s"),
+        ({"of": "CPU"}, "the activities are those of the CPU"),
+        ({"steps": range(10, 19)}, "the trace has step 10"),
+    ):
+        with pytest.raises(Wrong, match=text):
+            seen(**wrong)
+
+
+def test_a_gpus_product_has_to_be_near_its_peak(tmp_path):
+    def seen(product):
+        rank = {"rank": 0, "product": product}
+        report(tmp_path, "output/data/measure.json", json.dumps({"ranks": [rank, {"rank": 1, "product": 800e12}]}))
+        return figures.measured(Scripted(tmp_path, (0, "")))
+
+    assert seen(700e12).note == "700.0 Tflop/s, 71% of the dense bf16 peak"
+    with pytest.raises(Wrong, match="90 Tflop/s, 9% of the dense bf16 peak"):
+        seen(90e12)
+
+
+def test_the_times_of_activities_have_to_be_cheap(tmp_path):
+    def measured(microseconds):
+        found = {"noted_s": 0.004 + 4e-6 * microseconds, "alone_s": 0.004, "more": 4}
+        return figures.cost(Scripted(tmp_path, (0, f"measured: {json.dumps(found)}\n")))
+
+    assert [figure.value for figure in measured(5).figures] == ["5 us", "0.080%"]
+    with pytest.raises(Wrong, match=r"15 us for a begin or end: 0.24% of a step of 50 ms, more than 0.2%"):
+        measured(15)
 
 
 def test_deterministic_runs_have_to_leave_equal_weights(tmp_path):

@@ -25,7 +25,8 @@ from tests.gpu.sizes import CPU
 from .test_gpu_checks import H100
 
 HOST = replace(H100, kind="cpu", names=())
-SUM = Row("step", "a title", "passed", 3.0, "a | note", (Figure("images/s", "100", "of a model"),))
+WHEN = "2026-11-22, abc1234"
+SUM = Row("step", "a title", "passed", 3.0, "a | note", (Figure("images/s", "100", "of a model"),), WHEN)
 
 
 def session(folder: Path, deadline: float = 60.0) -> Session:
@@ -204,29 +205,33 @@ def test_the_block_is_replaced_and_the_rest_of_the_page_stays(tmp_path):
     assert (tmp_path / "none.md").read_text() == f"# GPUs\n\n{page.BEGIN}\n\nfirst\n\n{page.END}\n"
 
 
-def test_the_tables_name_device_versions_and_date():
-    block = page.render(H100, [SUM], "2026-11-22")
+def test_the_tables_name_device_versions_date_and_commit():
+    block = page.render(H100, [SUM], ["step", "memory"])
     assert block.startswith(
-        "Measured on 2026-11-22: 1 x NVIDIA H100 80GB HBM3 (79.0 GiB, 78.0 free); driver 580.159.04, torch 2.11.0+cu130, "
-        "CUDA 13.0, NCCL 2.28.9, Python 3.12.3, Linux 6.18, algorun 0.1.0.\n\nChecks: 1 passed, 0 failed, 0 skipped."
+        "Measured on 1 x NVIDIA H100 80GB HBM3 (79.0 GiB, 78.0 free); driver 580.159.04, torch 2.11.0+cu130, "
+        "CUDA 13.0, NCCL 2.28.9, transformers 5.17.0, Python 3.12.3, Linux 6.18, algorun 0.1.0.\n\n"
+        "Checks: 1 passed, 0 failed, 0 skipped. Not run here: `memory`. Each row"
     )
-    assert "| images/s | 100 | of a model |" in block
-    assert "| `step` | a title | passed | 3.0 | a \\| note |" in block
+    assert "| images/s | 100 | of a model | 2026-11-22, abc1234 |" in block
+    assert "| `step` | a title | passed | 3.0 | a \\| note | 2026-11-22, abc1234 |" in block
 
 
 def test_a_figure_of_the_cpu_never_looks_like_one_of_a_gpu():
-    block = page.render(HOST, [SUM], "2026-11-22")
+    block = page.render(HOST, [SUM], ["step"])
     assert block.startswith("**Measured on a CPU. These figures say nothing about a GPU.**")
     assert "| images/s | CPU: 100 |" in block
     assert "| CPU: 3.0 |" in block
 
 
-def test_results_of_the_same_machine_and_software_are_kept(tmp_path):
+def test_results_of_the_same_machine_and_versions_are_kept_with_the_commit_that_they_are_of(tmp_path):
     file, names = tmp_path / "kept.json", [check.name for check in ALL]
     page.kept(file, H100, [SUM], names)
     ddp = replace(SUM, name="ddp", figures=())
-    assert page.kept(file, replace(H100, free_bytes=1), [ddp], names) == [ddp, SUM]
+    later = replace(H100, free_bytes=1, linux="6.19", algorun="0.3.0", commit="def5678")
+    assert page.kept(file, later, [ddp], names) == [ddp, SUM]
     assert page.kept(file, replace(H100, torch="2.12.0"), [ddp], names) == [ddp]
+    page.kept(file, H100, [SUM], names)
+    assert page.kept(file, replace(H100, transformers="absent"), [ddp], names) == [ddp]
     file.write_text("{")
     assert page.kept(file, H100, [SUM], names) == [SUM]
 

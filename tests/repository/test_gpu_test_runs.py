@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import os
 import signal
@@ -12,6 +13,7 @@ import time
 import pytest
 
 from tests.conftest import ROOT, clean_environ
+from tests.gpu import interpreter, machine
 
 ONLY = "doctor,plan,pipeline,graph,index,step,memory"  # CI runs all of them
 
@@ -50,6 +52,28 @@ def test_the_harness_runs_jobs_measures_and_writes_its_page(tmp_path):
     assert f"| CPU: {figures['ddp, images/s']} |" in text
     assert "| ddp, MFU | CPU: - | no GPU; the peak of a CPU is not in launcher/algorun/machine/gpu_peaks.py |" in text
     assert said.endswith(f"s; the tables are in {tmp_path / 'gpu.md'}\n")
+
+
+HIDDEN = """
+import importlib.metadata, runpy
+own = importlib.metadata.version
+def version(name):
+    if name == "transformers":
+        raise importlib.metadata.PackageNotFoundError(name)
+    return own(name)
+importlib.metadata.version = version
+runpy.run_module("tests.gpu.programs.look", run_name="__main__")
+"""
+
+
+@pytest.mark.slow  # it asks torch
+def test_the_version_of_transformers_is_that_of_the_python_that_runs_the_checks(tmp_path):
+    python = interpreter.make(tmp_path / "python")
+    seen = machine.look(python, clean_environ(), cpu=True)
+    assert seen.transformers == importlib.metadata.version("transformers")
+    assert f", transformers {seen.transformers}, Python " in str(seen)
+    done = subprocess.run([sys.executable, "-c", HIDDEN], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert json.loads(done.stdout)["transformers"] == "absent"
 
 
 def test_a_stopped_harness_takes_its_job_along(tmp_path):

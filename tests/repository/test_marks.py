@@ -55,6 +55,7 @@ def test_a_name_that_no_case_has_is_an_error(tmp_path):
     assert "test_cases[x [[2]]" in done.stderr
 
 
+@pytest.mark.slow
 def test_what_bounds_seconds_runs_without_anything_beside_it(tmp_path):
     names, _ = collected(tmp_path, "--collect-only", "--alone", text=TESTS.replace("x [[2]", "x [2]"))
     assert names == ["test_bounds_seconds"]

@@ -15,6 +15,7 @@ FOREIGN = {
     "commands/client.py": {"algorun_client"},  # installed apart: the commands to SageMaker and back
     "commands/report.py": {"algorun_report"},  # its libraries are installed apart
     "inside/peers.py": {"torch"},  # a rank's own, where the rank uses it
+    "inside/tracker_kinds.py": {"wandb", "mlflow", "tensorboard"},  # the job's own, if it asks for them
     "usercode/fetch.py": {"boto3", "botocore"},
     "usercode/prepare.py": {"boto3"},
     "pipeline.py": {"algorun_train"},

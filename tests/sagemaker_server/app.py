@@ -19,7 +19,7 @@ from algorun_client.local.platform import LocalPlatform
 from algorun_client.request.model import Kind
 
 from . import registry, service_quotas
-from .faults import CAPACITY, QUOTA, Faults
+from .faults import CAPACITY, NO_REMOTE_DEBUG, QUOTA, Faults
 from .host_figures import PublishedFigures
 from .late_logs import LateLogs
 from .registry import Registry
@@ -111,6 +111,8 @@ class App:
         return _json(answer)
 
     def _create(self, kind: Kind, request: Mapping[str, Any]) -> Answer:
+        if self._faults.without_remote_debug and "RemoteDebugConfig" in request:
+            raise ApiError("AccessDeniedException", NO_REMOTE_DEBUG.format(job=request["TrainingJobName"]))
         with self._creating:  # two calls at once count each other
             instance, _ = _hosts(request)
             has_quota = not self._faults.quota and instance not in self._faults.without_quota.split(",")

@@ -15,6 +15,12 @@ CAPACITY = (
 )
 
 
+NO_REMOTE_DEBUG = (
+    "User: arn:aws:iam::123456789012:user/x is not authorized to perform: sagemaker:CreateTrainingJob on resource: "
+    "arn:aws:sagemaker:eu-west-1:123456789012:training-job/{job} with an explicit deny in an identity-based policy"
+)
+
+
 @dataclass(slots=True)
 class Faults:
     """POST /__faults sets the fields that it names; {} resets all. GET /__faults shows them."""
@@ -29,6 +35,7 @@ class Faults:
     lose_answers: int = 0  # so many CreateX are carried out, but their answer is a 500
     late_s: float = 0.0  # log events come up to this much later, and out of order
     streams: int = 1  # the lines of each host go to so many streams in turn
+    without_remote_debug: bool = False  # a policy refuses CreateTrainingJob with remote debugging
     denied: str = ""  # the caller has no right to this call, such as ListServiceQuotas
     _throttle_until: float = field(default=0.0, repr=False)
 

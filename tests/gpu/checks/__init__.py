@@ -24,6 +24,7 @@ ALL = (
     Check("graph", "a captured training step is no hang", faults.graph, 150, 1),
     Check("collective", "a collective that never ends, on one GPU", faults.collective, 120),
     Check("collective-2", "a collective that one of two ranks never enters", faults.collective_of_two, 120, 2),
+    Check("recorder", "a hang's verdict names the call that the GPU is in", faults.recorder, 120, 1),
     Check("index", "an index out of range on the device", faults.index, 60),
     Check("restart", "two restarts while most of the memory is taken", faults.restart, 150),
     Check("stop", "stop, resume, stop again", training.stop_and_resume, 180, modules=DIGITS),
@@ -32,6 +33,9 @@ ALL = (
     Check("memory", "memory of a GPT against the plan", figures.memory, 180, modules=("numpy",)),
     Check("figures-of-gpu", "the hosts' figures have the GPU at work", figures.hosts, 90, 1),
     Check("activities", "a rank's times are those of its GPU", figures.activities, 60, 1),
+    Check("activities-cost", "the times of activities cost little", figures.cost, 120, 1),
+    Check("measure", "`measure` has each GPU's product", figures.measured, 90),
+    Check("saves", "a save's copies are faster than tensor by tensor", figures.saves, 90, 1),
     Check("folder", "ddp trains a Llama of a folder in bf16", folders.folder, 180, modules=MODELS),
     Check(
         "folder-synchronisation",

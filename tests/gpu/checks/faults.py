@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 
+from algorun.common.errors import ExitCode
 from tests.gpu.session import Outcome, Seen, Session, Skip, Wrong, program
 
 NOTICED_S = 45.0  # from a collective's timeout until the job has left: the watchdog looks once a second, then dumps
@@ -11,6 +12,8 @@ NOTICED_S = 45.0  # from a collective's timeout until the job has left: the watc
 DUMP = {"TORCH_NCCL_WAIT_TIMEOUT_DUMP_MILSEC": "1000"}
 TIMED_OUT = ("watchdog", "timeout", "timed out")
 OUT_OF_MEMORY = "out of memory"
+QUEUED = 300  # collectives behind the one that waits: more than the recorder's answer has
+HANG_S, BUSY_S = 10, 90
 
 
 def graph(session: Session) -> Seen:
@@ -54,6 +57,20 @@ def _late(session: Session, ranks: int) -> Seen:
     if done.seconds > timeout_s + NOTICED_S:
         raise Wrong(f"the job left {done.seconds:.1f} s after its start: {first}")
     return Seen(f'timeout {timeout_s} s, left with {done.code} after {done.seconds:.1f} s from the start: "{first}"')
+
+
+def recorder(session: Session) -> Seen:
+    """A hang's verdict names the call that the GPU is in, not the newest that the program has queued."""
+    done = session.run(
+        *("run", "--slots", "1", program("stuck.py"), str(QUEUED), str(BUSY_S)),
+        base=session.base(),
+        ALGORUN_HANG_S=str(HANG_S),
+    ).must(ExitCode.HANG)
+    number = done.find(r"waits in call (\d+)$")[1]
+    first = _failed(done)
+    if f"(call {number} of the default group), which has not completed" not in first:
+        raise Wrong(f"the verdict does not name call {number}: {first}")
+    return Seen(f'{QUEUED} calls queued, left with {done.code} after {done.seconds:.1f} s: "{first}"')
 
 
 def index(session: Session) -> Seen:

@@ -22,6 +22,12 @@ EVERY_S = 2.0  # an interval of the hosts' figures (docs/time.md)
 HELD_SHARE = 8  # of the free memory, the program of `figures-of-gpu` holds one in so many
 NVML_SIZE = 1.15  # a GPU's size by NVML is at most this much more than torch's
 EVENTS_AGREE = 0.9  # the launcher's time of an activity over the program's own, at least
+TRACED = (10, 19)  # steps of the program of `activities`
+SAVED_GIB = 4
+LEAST_OF_PEAK = 0.5
+COST_STEPS = 300
+COST_STEP_S, COST_SHARE = 0.05, 0.002
+IN_A_STEP = 8  # begins and ends: data, forward, backward, optimizer
 TABLE_ROW = (
     r"^\[0 [^\]]*\] +0 +([\d.]+) +([\d.]+) +[\d.]+$"  # rank 0 of "planned MiB, measured MiB, measured / planned"
 )
@@ -125,8 +131,13 @@ def hosts(session: Session) -> Seen:
 
 
 def activities(session: Session) -> Seen:
-    """What the launcher says that the device spends in backward, beside the program's own events."""
-    done = session.run("run", "--slots", "1", program("queued.py"), base=session.base()).must()
+    """What the launcher says that the device spends in backward, beside the program's own events; and a trace of some steps."""
+    done = session.run(
+        *("run", "--slots", "1", program("queued.py")),
+        base=session.base(),
+        ALGORUN_TRACE_STEPS="-".join(map(str, TRACED)),
+    ).must()
+    traced = _traced_steps(done)
     own = json.loads(done.find(r"measured: (\{.*\})$")[1])
     times = json.loads((done.base / "output" / "data" / "result.json").read_text(encoding="utf-8"))["times"]
     if times["activities_of"] != "GPU":
@@ -137,8 +148,80 @@ def activities(session: Session) -> Seen:
         raise Wrong(f"{seen_s:.3f} s in backward; the program's own events say {own['backward_s']:.3f} s")
     how = f"its own events say {own['backward_s']:.3f} s, and the host has queued it in {own['queued_s']:.3f} s"
     return Seen(
-        f"{seen_s:.3f} s in backward, {how}", (Figure("activities, backward over own events", f"{ratio:.3f}", how),)
+        f"{seen_s:.3f} s in backward, {how}; a trace of {traced} steps",
+        (Figure("activities, backward over own events", f"{ratio:.3f}", how),),
     )
+
+
+def _traced_steps(done: Outcome) -> int:
+    """How many steps the trace has. Raises Wrong unless they are those that were asked for."""
+    file = done.base / "output" / "data" / "trace_steps-attempt-1-algo-1.json"
+    try:
+        events = json.loads(file.read_text(encoding="utf-8"))["traceEvents"]
+    except (OSError, ValueError, KeyError) as error:
+        raise Wrong(f"no trace in {file.name}: {error}") from None
+    steps = {event["name"] for event in events if event.get("ph") == "X" and event["name"].startswith("step ")}
+    first, last = TRACED
+    if steps != (wanted := {f"step {n}" for n in range(first, last + 1)}):
+        raise Wrong(f"the trace has {', '.join(sorted(steps)) or 'no steps'}, not {', '.join(sorted(wanted))}")
+    return len(steps)
+
+
+def cost(session: Session) -> Seen:
+    """What noting a step's activities costs the host: steps whose activities are noted beside steps that are one activity."""
+    done = session.run("run", "--slots", "1", program("queueing.py"), str(COST_STEPS), base=session.base()).must()
+    found = json.loads(done.find(r"measured: (\{.*\})$")[1])
+    each_s = (found["noted_s"] - found["alone_s"]) / found["more"]
+    share = IN_A_STEP * each_s / COST_STEP_S
+    if share > COST_SHARE:
+        raise Wrong(
+            f"{each_s * 1e6:.0f} us for a begin or end: {share:.2%} of a step of 50 ms, more than {COST_SHARE:.1%}"
+        )
+    how = (
+        f"{COST_STEPS} steps of some 50 ms, queued in {found['noted_s'] * 1e3:.1f} ms; means without the slowest tenth"
+    )
+    figures = (
+        Figure("activities, cost of a begin or end", f"{each_s * 1e6:.0f} us", how),
+        Figure("activities, share of a step of 50 ms", f"{share:.3%}", f"{IN_A_STEP} begins and ends"),
+    )
+    return Seen(f"{each_s * 1e6:.0f} us for a begin or end of an activity", figures)
+
+
+def measured(session: Session) -> Seen:
+    """`measure` on this host: each GPU's product beside the peak of its kind, and bits that are the same each time."""
+    done = session.run(
+        "run", *session.every_gpu, "measure", "--seconds", "10", "--strict", "True", base=session.base()
+    ).must()
+    found = json.loads((done.base / "output" / "data" / "measure.json").read_text(encoding="utf-8"))
+    slowest = min(found["ranks"], key=lambda each: each["product"])
+    most = peak(session.machine.names[0]) if session.machine.on_gpu else None
+    share = f"{slowest['product'] / most:.0%} of the dense bf16 peak" if most else "its peak is not known"
+    if most and not LEAST_OF_PEAK < slowest["product"] / most < 1.1:
+        raise Wrong(f"{slowest['product'] / 1e12:.0f} Tflop/s, {share}")
+    how = f"the slowest of {len(found['ranks'])}; {share}"
+    return Seen(
+        f"{slowest['product'] / 1e12:.1f} Tflop/s, {share}",
+        (Figure("measure, matrix product", f"{slowest['product'] / 1e12:.1f} Tflop/s", how),),
+    )
+
+
+def saves(session: Session) -> Seen:
+    """The copies of a sharded save beside those that wait for each tensor: how long training stands still."""
+    done = session.run("run", "--slots", "1", program("saves.py"), str(SAVED_GIB), base=session.base()).must()
+    found = json.loads(done.find(r"measured: (\{.*\})$")[1])
+    ours_s, pageable_s = statistics.median(found["ours_s"]), statistics.median(found["pageable_s"])
+    if ours_s > pageable_s:
+        raise Wrong(f"{ours_s:.3f} s for {_bytes(found['bytes'])}, {pageable_s:.3f} s tensor by tensor")
+    how = f"{_bytes(found['bytes'])} in {len(found['ours_s'])} rounds in turn, medians"
+    figures = (
+        Figure(
+            "copies of a save", f"{ours_s:.3f} s, {found['bytes'] / ours_s / 1e9:.1f} GB/s", f"{how}; pinned, one wait"
+        ),
+        Figure("the first save's, which pins memory", f"{found['first_s']:.3f} s", "once in a job"),
+        Figure("tensor by tensor, pageable", f"{pageable_s:.3f} s, {found['bytes'] / pageable_s / 1e9:.1f} GB/s", how),
+        Figure("copies of a save, times as fast", f"{pageable_s / ours_s:.2f}", "ratio of the medians"),
+    )
+    return Seen(f"{_bytes(found['bytes'])} in {ours_s:.3f} s, tensor by tensor {pageable_s:.3f} s", figures)
 
 
 def _plausible(size: int, held: int) -> list[tuple[str, float, float]]:

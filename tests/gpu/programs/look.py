@@ -1,5 +1,6 @@
 """Prints what torch sees of this machine, as one line of JSON."""
 
+import importlib.metadata
 import json
 import os
 import platform
@@ -13,6 +14,7 @@ def main() -> None:
         "torch": torch.__version__,
         "cuda": torch.version.cuda or "none",
         "nccl": "none",
+        "transformers": _version("transformers"),
         "python": platform.python_version(),
         "names": [],
         "why": "",
@@ -29,6 +31,13 @@ def main() -> None:
         # torch warns of what the driver said; without a warning the driver itself is asked.
         seen["why"] = " ".join(str(said[0].message).split()) if said else _driver_s_word()
     print(json.dumps(seen | {"free_bytes": free, "memory_bytes": total}))
+
+
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return "absent"
 
 
 def _driver_s_word() -> str:
