@@ -49,9 +49,7 @@ class FirstContact:
         """The last thing that was seen where the hub should be. The wait may end before a silence is long enough."""
         if (connection := self._reached) is None:
             return self._reach.seen
-        if connection.greeted:
-            return self._reach.without_proof(connection.peer, _begun(connection))
-        return self._reach.without_line(connection.peer, _begun(connection))
+        return self._reach.with_open(connection.peer, _begun(connection), greeted=connection.greeted)
 
     def proven(self) -> None:
         """The hub has proved itself: nobody waits for it any more."""

@@ -32,3 +32,17 @@ def test_what_answers_in_the_hubs_place_is_told_once():
     assert reach.seen == "10.0.0.1 port 29600 is another program's: it sent 'x'"
     lines = [reach.alien("10.0.0.1", f"'{number}'") for number in range(100)]  # another word each time
     assert len([line for line in lines if line]) < 5
+
+
+def test_the_wait_may_end_over_a_connection_that_is_a_moment_old():
+    reach = Reach(0.0, "algo-1", ("algo-1", 29600))
+    silent = "10.0.0.1 port 29600 accepts connections and says nothing: another program may have the port"
+    assert reach.with_open("10.0.0.1", "", greeted=False) == silent
+    reach.alien("10.0.0.1", "'x'")
+    assert reach.with_open("10.0.0.1", "", greeted=False) == "10.0.0.1 port 29600 is another program's: it sent 'x'"
+    assert reach.with_open("10.0.0.1", "'y'", greeted=False).endswith("it sent 'y'")
+    reach.failed("Connection refused")  # the one that spoke is gone, and another answers
+    assert reach.with_open("10.0.0.1", "", greeted=False) == silent
+    reach.unproven("10.0.0.1", "'other token'")
+    for greeted in (False, True):
+        assert reach.with_open("10.0.0.1", "", greeted=greeted).endswith("; it sent 'other token'")

@@ -33,6 +33,7 @@ class Reach:
         self._waiting = Waiting(now)
         self._warned: set[str] = set()
         self._other_token = False
+        self._words = False  # whether `seen` names what a stranger sent
         self.seen = ""
         """the last thing, for the failure's text"""
 
@@ -44,31 +45,40 @@ class Reach:
     def failed(self, reason: str, address: str = "") -> None:
         """No connection was made, or the one that was made has ended. That another token was seen before is worth more."""
         if not self._other_token:
-            self.seen = f"{self._place(address)}: {reason}"
+            self.seen, self._words = f"{self._place(address)}: {reason}", False
 
     def silent(self, address: str, seconds: float) -> str:
         """A connection was made, and nothing came."""
         place = self._place(address)
-        self.seen = self.without_line(address)
+        self.seen, self._words = self._without_line(address), False
         return self._warn(f"{place} has accepted a connection and said nothing for {seconds:g} s")
 
     def alien(self, address: str, sent: str) -> str:
         """What came is no hub's word; `sent` is shown, so it is escaped and cut already."""
         place = self._place(address)
-        self.seen = self.without_line(address, sent)
+        self.seen, self._words = self._without_line(address, sent), True
         return self._warn(f"{place} is no algorun hub, it sent {sent}")
 
     def unproven(self, address: str, sent: str) -> str:
         """What answers greets as a hub does, and does not prove that it holds the job's token. `sent` is shown."""
-        self.seen, self._other_token = self.without_proof(address, sent), True
+        self.seen, self._other_token, self._words = self._without_proof(address, sent), True, bool(sent)
         return self._warn(self.seen)
 
-    def without_proof(self, address: str, sent: str = "") -> str:
-        """The text for a connection over which a hub has greeted, and proved nothing; `sent` as in `without_line`."""
+    def with_open(self, address: str, sent: str, *, greeted: bool) -> str:
+        """What was seen, where the wait ends over an open connection; `sent` is what came since its last whole line.
+
+        A connection that is a moment old has sent nothing yet: what an earlier one sent is worth more.
+        """
+        if self._words and not sent:
+            return self.seen
+        return self._without_proof(address, sent) if greeted else self._without_line(address, sent)
+
+    def _without_proof(self, address: str, sent: str) -> str:
+        """The text for a connection over which a hub has greeted, and proved nothing; `sent` as in `_without_line`."""
         says = f"; it sent {sent}" if sent else ""
         return f"{self._place(address)} does not prove that it holds {TOKEN}{says}"
 
-    def without_line(self, address: str, sent: str = "") -> str:
+    def _without_line(self, address: str, sent: str = "") -> str:
         """The text for a connection over which no hub has spoken; `sent` is what came, escaped and cut."""
         if sent:
             return f"{self._place(address)} is another program's: it sent {sent}"
