@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -57,3 +58,28 @@ def test_what_is_no_part_is_one_error(words, says):
     done = asked(*words)
     assert done.returncode != 0
     assert says in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("test", "code"),
+    [
+        ("import pathlib\ndef test():\n    seen = pathlib.Path('seen')\n    assert seen.exists() or seen.touch()", 0),
+        ("def test():\n    assert False", 1),
+        ("def test(:", 2),
+    ],
+    ids=["once", "always", "not read"],
+)
+def test_what_failed_runs_once_more_and_decides(tmp_path, test, code):
+    (tmp_path / "test_it.py").write_text(test)
+    run = f"{sys.executable} -m pytest -q -p pytest_rerunfailures"
+    first = f"status=0\n{run} || status=$((status | $?))\n"
+    again = parts.AGAIN.format(pytest=run, marks="", rest="")
+    environ = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}
+    environ["PYTEST_DISABLE_PLUGIN_AUTOLOAD"] = "1"  # 2 s each
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", first + again],
+        cwd=tmp_path, env=environ, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done.stdout
+    assert ("once more" in done.stdout) == (code < 2)
+    assert "1 failed" in done.stdout or code > 1  # the first report stands
