@@ -31,10 +31,12 @@ if TYPE_CHECKING:
         def enter(self, name: str) -> bool: ...
         def leave(self) -> None: ...
         def say_workers(self, number: int) -> None: ...
+        def got_batch(self) -> None: ...
 
 
 FORWARD = "forward of a whole model"  # without gradients it is evaluation
 BACKWARD = "backward of a whole model"  # its end is exchange
+BATCH = "a batch of a DataLoader"
 BEGIN, END = "begin of a whole FSDP2 model's forward", "end of an FSDP2 module's forward"
 LOADER = "begin of a DataLoader"
 STATE = "torch.distributed.fsdp._fully_shard._fsdp_state"
@@ -62,7 +64,7 @@ FUNCTIONS = (
     ("torch.distributed.pipelining.stage", "_PipelineStageBase.backward_one_chunk", "backward"),
     ("torch.distributed.pipelining.stage", "_PipelineStageBase.backward_weight_one_chunk", "backward"),
     ("torch.distributed.pipelining.schedules", "_wait_batch_p2p", "exchange"),
-    ("torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__", "data"),
+    ("torch.utils.data.dataloader", "_BaseDataLoaderIter.__next__", BATCH),
     ("torch.utils.data.dataloader", "DataLoader.__iter__", LOADER),  # starts the workers
     ("torch.autograd", "backward", BACKWARD),
     ("torch.serialization", "save", "saving"),
@@ -132,6 +134,8 @@ class Watch:
             watched = self._backward(function)
         elif activity == LOADER:
             watched = self._loader(self._whole(function, "data", False))
+        elif activity == BATCH:
+            watched = self._batch(self._whole(function, "data", False))
         else:
             return self._whole(function, activity, activity == FORWARD or module.__name__ == C10D)
         return _like(watched, function)
@@ -167,6 +171,19 @@ class Watch:
             if ident() == thread and type(loader.num_workers) is int:
                 say(loader.num_workers)
             return function(loader)
+
+        watched._torchdynamo_disable = True  # type: ignore[attr-defined]  # as above
+        return watched
+
+    def _batch(self, function: Function) -> Function:
+        """A DataLoader's next batch: a sign of life, also where the program says itself what it does."""
+        got, thread, ident = self._activities.got_batch, self._thread, _thread.get_ident
+
+        def watched(iterator: Any) -> Any:  # as torch's function
+            batch = function(iterator)
+            if ident() == thread:
+                got()
+            return batch
 
         watched._torchdynamo_disable = True  # type: ignore[attr-defined]  # as above
         return watched

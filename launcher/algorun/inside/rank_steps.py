@@ -12,7 +12,7 @@ optimizer calls another one (ZeroRedundancyOptimizer), or a script has several, 
 
 Replaying a CUDA graph runs no hook, so an optimizer step inside a graph is not counted. A replay is a sign of life
 instead, not a step: one step may replay many graphs (torch.compile's reduce-overhead, make_graphed_callables), and
-evaluation replays graphs as well.
+evaluation replays graphs as well. A batch from a DataLoader is a sign of life, too.
 """
 
 from __future__ import annotations
@@ -195,6 +195,13 @@ class Activities:
         if self.note is not None:
             self.note(now, 0)
         self._run(now)
+
+    def got_batch(self) -> None:
+        """A batch is a sign of life: an evaluation makes no steps. The pause before it counts as one between steps does."""
+        times = self._times
+        if (last := times[LAST_AT]) and self._numbers[OWNER] == os.getpid():
+            now = time.monotonic()
+            times[LAST_AT], times[LONGEST_S] = now, max(times[LONGEST_S], now - last)
 
     def _open_at(self, now: float, name: str) -> None:
         self._fold(now)

@@ -96,6 +96,58 @@ for graph in graphs:
     ended(process)
 
 
+LOADER = """
+class _BaseDataLoaderIter:
+    def __next__(self):
+        return 7
+
+class DataLoader:
+    num_workers = 0
+
+    def __iter__(self):
+        return _BaseDataLoaderIter()
+"""
+
+
+@pytest.mark.parametrize("said", ["", "evaluation"])
+def test_a_batch_is_a_sign_of_life_but_no_step(said, light):
+    """An evaluation takes batches for long, and makes no step."""
+    (light.code / "torch" / "utils" / "data").mkdir(parents=True)
+    for folder in ("utils", "utils/data"):
+        (light.code / "torch" / folder / "__init__.py").touch()
+    (light.code / "torch" / "utils" / "data" / "dataloader.py").write_text(LOADER)
+    with (light.code / "torch" / "optim" / "optimizer.py").open("a") as file:
+        file.write("register_optimizer_step_pre_hook = [].append\nclass Optimizer: pass\n")
+    code = f"""
+import sys
+import time
+from torch.utils.data.dataloader import DataLoader
+from torch.optim.optimizer import step
+
+batches = iter(DataLoader())
+next(batches)  # before the first step: another rule holds
+step()
+print("stepped", flush=True)
+input()
+time.sleep(0.2)
+if {said!r}:  # as the bundled jobs do
+    sys.modules["algorun_rank_steps"].activities.begin({said!r})
+assert next(batches) == 7
+print("went on", flush=True)
+"""
+    process = light.start(code)
+    line(process, "stepped")
+    before = light.board.read(0)
+    process.stdin.write("\n")
+    process.stdin.flush()
+    line(process, "went on")
+    after = light.board.read(0)
+    assert (after.count, after.step_at) == (1, before.step_at)
+    assert after.last_at > before.last_at + 0.2
+    assert after.longest_s >= 0.2
+    ended(process)
+
+
 @pytest.mark.slow
 def test_the_graphs_of_the_real_torch_show_life(rank):
     """On a CPU a graph cannot be captured: what torch's class calls is put in place of the driver's part."""
