@@ -1,15 +1,22 @@
 """Checkpoints of version 0.1.0: torn ones are recognised, and the newest whole one is read."""
 
 import os
+import shutil
 
 import pytest
 import torch
 
 from algorun_train.checkpoint import single_file
+from algorun_train.checkpoint.ddp_checkpoints import DdpCheckpoints
+from algorun_train.checkpoint.shards import Save, ShardStore
 from algorun_train.checkpoint.single_file import LATEST
-from algorun_train.checkpoint.state_file import FORMAT, compatible, unpack
+from algorun_train.checkpoint.state_file import FORMAT, JobRecord, State, compatible, unpack
 from algorun_train.common.errors import UserError
+from algorun_train.loop.progress import LoopProgress, Position
 from tests.train.old_checkpoints import save
+from tests.train.thread_communicator import as_ranks
+
+IDENTITY = {"model": "m"}
 
 
 def state(value: float) -> dict:
@@ -23,14 +30,14 @@ def root(tmp_path):
 
 def newest(root):
     warnings = []
-    found = single_file.newest(root, warnings.append)
+    found = next(single_file.undamaged(root, warnings.append), None)
     return (found[0].name, unpack(found[1], "here")["losses"][0]) if found else None, warnings
 
 
 def test_what_was_saved_comes_back(root):
     save(root, 7, state(0.5))
     assert newest(root) == (("step-00000007", 0.5), [])
-    unpacked = unpack(single_file.newest(root, print)[1], "here")
+    unpacked = unpack(next(single_file.undamaged(root, print))[1], "here")
     assert torch.equal(unpacked["model"]["w"], torch.full((1000,), 0.5))
 
 
@@ -112,3 +119,57 @@ def test_shards_in_the_same_folder_are_passed_over(root):
     for step in (1, 2, 3):
         save(root, step, state(step))
     assert newest(root) == (("step-00000003", 3.0), [])
+
+
+def of_job(step: int, broken: str = "") -> State:
+    """A state as `ddp` of version 0.1.0 saved it, of `torch.nn.Linear(2, 1)`; NaN in one value of `broken`."""
+    tensors = {"weight": torch.full((1, 2), float(step)), "exp_avg": torch.zeros(1, 2)}
+    if broken:
+        tensors[broken][0, 1] = torch.nan
+    state = JobRecord(IDENTITY).state(LoopProgress(Position(0, step, step), [0.5]))
+    moments = {0: {"step": torch.tensor(1.0), "exp_avg": tensors["exp_avg"], "exp_avg_sq": torch.ones(1, 2)}}
+    model = {"weight": tensors["weight"], "bias": torch.zeros(1)}
+    return {**state, "model": model, "optimizer": {"state": moments, "param_groups": []}}
+
+
+def resumed(root):
+    """What each of two ranks resumes: its weight and the text of its error, and the lines of rank 0."""
+
+    def on_rank(comm):
+        model = torch.nn.Linear(2, 1)
+        checkpoints = DdpCheckpoints(
+            ShardStore(root, 2), JobRecord(IDENTITY), model, torch.optim.Adam(model.parameters()), comm
+        )
+        try:
+            found = checkpoints.restore()
+        except UserError as error:
+            return None, str(error)
+        return (model.weight[0, 0].item() if found else None), ""
+
+    return as_ranks(2, on_rank)
+
+
+@pytest.mark.parametrize(("broken", "named"), [("weight", "weight"), ("exp_avg", "exp_avg of weight")])
+def test_a_checkpoint_that_holds_nan_is_passed_over_on_all_ranks(root, broken, named, capfd):
+    save(root, 1, of_job(1))
+    folder = save(root, 2, of_job(2, broken))
+    assert resumed(root) == [(1.0, "")] * 2
+    assert f"warning: checkpoint {folder} is passed over: it holds NaN in {named} (state.pt)" in capfd.readouterr().out
+    assert folder.is_dir(), "none of version 0.1.0 is removed"
+
+
+def test_where_all_hold_nan_the_newest_is_named(root):
+    for step in (1, 2):
+        save(root, step, of_job(step, "weight"))
+    found = resumed(root)
+    assert [value for value, _ in found] == [None] * 2
+    assert all("step-00000002 holds NaN in weight (state.pt): training had diverged" in text for _, text in found)
+
+
+def test_a_checkpoint_of_0_1_0_is_used_where_all_newer_ones_hold_nan(root):
+    save(root, 1, of_job(1))
+    newer = of_job(2, "weight")
+    ShardStore(root, 2).write(Save(2.0, 2, 1), 0, newer | {"optimizer": {"weight": newer["optimizer"]["state"][0]}})
+    assert resumed(root) == [(1.0, "")] * 2
+    shutil.rmtree(root / "step-00000001")
+    assert all("step-00000002 holds NaN in weight (part-0000-of-0001.pt)" in text for _, text in resumed(root))

@@ -4,6 +4,9 @@ The files are those of shards.py: rank 0 writes one shard, or each rank of the f
 the names that it owns (sharded_state.py). Checkpoints of version 0.1.0 (single_file.py) are read as well.
 """
 
+from collections.abc import Iterator
+from pathlib import Path
+
 import torch
 
 from algorun_train.common.errors import UserError
@@ -17,10 +20,10 @@ from .finished import Artifact
 from .finite_state import refuse_broken
 from .optimizer_state import NamedState
 from .resumed import Resumed
-from .shard_reader import Restored, ShardReader
+from .shard_reader import Diverged, Restored, ShardReader
 from .shard_saver import ShardSaver, shard_state
 from .sharded_state import owned_state, shard_of
-from .shards import ShardStore
+from .shards import ShardStore, first_nan
 from .state_file import (
     LOSSES,
     POSITION,
@@ -60,13 +63,9 @@ class DdpCheckpoints:
         """Loads the newest complete checkpoint of all ranks' folders into model and optimizer; None if there is none.
 
         Each rank keeps only its share of a tensor. Raises UserError, the same on all ranks, if another job wrote the
-        checkpoint or it cannot be read.
+        checkpoint, it cannot be read, or all that are complete hold NaN.
         """
-        wanted = self._model.state_dict()
-        reader = ShardReader(self._store, self._comm, self._comm.say)
-        restored = reader.newest(self._record.identity, wanted.__contains__, self._keep)
-        if restored is None:
-            restored = self._of_one_file()
+        restored = self._newest()
         if restored is None:
             return None
         restored.load_into([self._model], self._optimizer, self._comm)
@@ -110,37 +109,71 @@ class DdpCheckpoints:
         like = self._model.state_dict(keep_vars=True)[name] if self._mesh else whole
         return own_share(whole, like, name, self._splits)
 
-    def _of_one_file(self) -> Restored | None:
-        """The newest undamaged checkpoint of version 0.1.0 in rank 0's folder, read on all ranks; None if there is none."""
-        say = self._comm.say
-        root = self._store.root
-        found = single_file.newest(root, lambda text: say(f"warning: {text}")) if self._comm.is_leader else None
-        folder = self._comm.from_leader(lambda: str(found[0]) if found else "")
-        packed = self._comm.bytes_from_leader(found[1] if found else None)
-        if packed is None:
-            return None
-        saved = unpack(packed, folder)
+    def _newest(self) -> Restored | None:
+        """The newest checkpoint that can be used, of this version or of 0.1.0; None if there is none."""
+        wanted = self._model.state_dict()
+        reader = ShardReader(self._store, self._comm, self._comm.say)
         try:
-            compatible(read_record(saved).identity, self._record.identity, folder)
+            restored = reader.newest(self._record.identity, wanted.__contains__, self._keep)
+        except Diverged:
+            older = self._of_one_file()
+            if older is None:
+                raise
+            return older
+        return restored or self._of_one_file()
+
+    def _of_one_file(self) -> Restored | None:
+        """The newest undamaged checkpoint of version 0.1.0 in rank 0's folder, read on all ranks; None if there is none.
+
+        One that holds NaN is passed over with a warning. Raises UserError, the same on all ranks, if all of them do.
+        """
+        say = self._comm.say
+        found = single_file.undamaged(self._store.root, lambda text: say(f"warning: {text}"))
+        diverged: Diverged | None = None
+        while (checkpoint := self._next_of_leader(found)) is not None:
+            try:
+                return self._unpacked(*checkpoint)
+            except Diverged as error:
+                diverged = diverged or error  # of the newest one
+                say(f"warning: checkpoint {checkpoint[1]} is passed over: it holds NaN in {error.where}")
+        if diverged is not None:
+            raise diverged
+        return None
+
+    def _next_of_leader(self, found: Iterator[tuple[Path, bytes]]) -> tuple[bytes, str] | None:
+        """The next checkpoint that rank 0 has `found`, on all ranks: the bytes of its state, and its folder."""
+        own = next(found, None) if self._comm.is_leader else None
+        where = self._comm.from_leader(lambda: str(own[0]) if own else "")
+        packed = self._comm.bytes_from_leader(own[1] if own else None)
+        return None if packed is None else (packed, where)
+
+    def _unpacked(self, packed: bytes, where: str) -> Restored:
+        """What this rank needs of a checkpoint of version 0.1.0. Raises UserError and Diverged, the same on all ranks."""
+        saved = unpack(packed, where)
+        try:
+            compatible(read_record(saved).identity, self._record.identity, where)
             progress = read_progress(saved[POSITION], saved[LOSSES])
-            weights = {name: self._keep(name, saved["model"][name]) for name in self._model.state_dict()}
             optimizer = self._by_name(saved["optimizer"]["state"])
+            if diverged := first_nan({"model": saved["model"], "optimizer": optimizer}):
+                raise Diverged(where, f"{diverged} ({single_file.STATE})")
+            weights = {name: self._keep(name, saved["model"][name]) for name in self._model.state_dict()}
+            own = {
+                name: {
+                    key: self._keep(name, value) if isinstance(value, torch.Tensor) else value
+                    for key, value in values.items()
+                    if value is not None
+                }
+                for name, values in optimizer.items()
+            }
         except UserError:
             raise
         except Exception as error:  # torch has no one class for values that do not fit
-            raise does_not_fit(folder, error) from None
-        say(resumed_line(folder, progress))
-        return Restored(folder, progress, weights, optimizer, options={})
+            raise does_not_fit(where, error) from None
+        self._comm.say(resumed_line(where, progress))
+        return Restored(where, progress, weights, own, options={})
 
     def _by_name(self, numbered: dict[int, dict[str, object]]) -> NamedState:
         """An optimizer's state by parameter name; `numbered` has it by the parameter's place in the optimizer's groups."""
         names = {id(parameter): name for name, parameter in self._model.named_parameters()}
         order = [names[id(parameter)] for group in self._optimizer.param_groups for parameter in group["params"]]
-        return {
-            order[number]: {
-                key: self._keep(order[number], value) if isinstance(value, torch.Tensor) else value
-                for key, value in values.items()
-                if value is not None
-            }
-            for number, values in numbered.items()
-        }
+        return {order[number]: values for number, values in numbered.items()}

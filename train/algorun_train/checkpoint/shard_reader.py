@@ -104,7 +104,7 @@ class _Content:
     diverged: str  # the first tensor that holds NaN, "" where none does
 
 
-class _Diverged(UserError):
+class Diverged(UserError):
     """A checkpoint that holds NaN. `where`: the file and the tensor."""
 
     def __init__(self, folder: str, where: str) -> None:
@@ -134,7 +134,7 @@ class ShardReader:
         found = self._comm.gather(self._store.found())
         for text in dict.fromkeys(text for _, warnings in found for text in warnings):
             self._say(f"warning: {text}")
-        diverged: dict[Save, _Diverged] = {}
+        diverged: dict[Save, Diverged] = {}
         for save, ranks in holders([shards for shards, _ in found]).items():
             folder = self._folder(save)
             if missing := lacking(save, ranks):
@@ -149,7 +149,7 @@ class ShardReader:
                 continue
             try:
                 restored = self._read(candidate, readers, identity, wants, keep)
-            except _Diverged as error:
+            except Diverged as error:
                 diverged[save] = error
                 self._say(f"warning: checkpoint {folder} is passed over: it holds NaN in {error.where}")
                 continue
@@ -206,7 +206,7 @@ class ShardReader:
             compatible(content.record.identity, identity, folder)
             if content.diverged:  # the same on all ranks, before any of them waits for a tensor
                 file = Shard(candidate.save, number, 0, "").file
-                raise _Diverged(folder, f"{content.diverged} ({file})")
+                raise Diverged(folder, f"{content.diverged} ({file})")
             if progress is not None and content.progress != progress:
                 raise unusable(folder, "its shards are of different positions")
             progress, options = content.progress, content.record.options

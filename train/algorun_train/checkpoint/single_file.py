@@ -5,7 +5,7 @@
     latest                         the name of the newest folder
 
 A folder can be damaged, for example by an interrupted copy to S3, which has no rename. So size and hash are checked
-before a checkpoint is used, and the newest undamaged one is used.
+before a checkpoint is used, and the newest undamaged one without NaN is used.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,15 +18,16 @@ from algorun_train.common.json_text import loads
 STATE, MANIFEST, LATEST = "state.pt", "manifest.json", "latest"
 
 
-def newest(root: Path, warn: Callable[[str], None]) -> tuple[Path, bytes] | None:
-    """The newest undamaged checkpoint below `root`: its folder and the bytes of its state. `warn` gets a text for each
-    damaged one. Call it on rank 0."""
+def undamaged(root: Path, warn: Callable[[str], None]) -> Iterator[tuple[Path, bytes]]:
+    """The undamaged checkpoints below `root`, newest first: folder, and the bytes of its state. `warn` gets a text for each
+    damaged one. Nothing is read before it is asked for. Call it on rank 0."""
     for folder in _by_age(root):
         try:
-            return folder, _verified(folder)
+            found = folder, _verified(folder)
         except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
             warn(f"checkpoint {folder} is not complete and is passed over: {error}")
-    return None
+            continue
+        yield found
 
 
 def _by_age(root: Path) -> Iterator[Path]:
