@@ -419,15 +419,46 @@ def _send(finding: FirstNonFinite) -> None:
         channel.close()
 
 
+def step_hook(watch: NonFinite) -> Callable[[Torch, Torch, Torch], Torch]:
+    """What torch calls before each step of an optimizer, with the step's arguments.
+
+    A step with a closure (Lightning, LBFGS) computes loss and gradients itself: `watch` looks after the closure.
+    """
+
+    def before(stepping: Torch, args: Torch, named: Torch) -> Torch:
+        closure = named.get("closure")
+        if callable(closure):
+            return args, {**named, "closure": _watched(closure, stepping, watch)}
+        if len(args) > 1 and callable(args[1]):
+            return (args[0], _watched(args[1], stepping, watch), *args[2:]), named
+        _quietly(watch.before_step, stepping)
+        return None
+
+    before._torchdynamo_disable = True  # type: ignore[attr-defined]  # as torch._dynamo.disable does
+    return before
+
+
+def _watched(closure: Callable[..., Torch], stepping: Torch, watch: NonFinite) -> Callable[..., Torch]:
+    """`closure`, after whose first evaluation `watch` looks. Others try weights that no step has made: they do not count."""
+    looked = False
+
+    def evaluate(*args: Torch, **named: Torch) -> Torch:
+        nonlocal looked
+        value = closure(*args, **named)
+        if looked:
+            watch.forget()
+        else:
+            looked = True
+            _quietly(watch.before_step, stepping)
+        return value
+
+    return evaluate
+
+
 def begin(optimizer: Torch, count: Callable[[], int], when_imported: WhenImported) -> NonFinite:
     """Watches from now on. `optimizer` is torch.optim.optimizer."""
     watch = NonFinite(count, _send)
-
-    def before(stepping: object, *_: object) -> None:
-        _quietly(watch.before_step, stepping)
-
-    before._torchdynamo_disable = True  # type: ignore[attr-defined]  # as torch._dynamo.disable does
-    optimizer.register_optimizer_step_pre_hook(before)
+    optimizer.register_optimizer_step_pre_hook(step_hook(watch))
     when_imported("torch.nn.utils.clip_grad", Clip(watch).replace)
     when_imported("torch.amp.grad_scaler", lambda module: watch_scaler(module, watch))
     return watch

@@ -27,12 +27,14 @@ class Watched:
         self.optimizer = self.follow(torch.optim.Adam(self.model.parameters(), lr=1e-2))
 
     def follow(self, optimizer):
-        optimizer.register_step_pre_hook(self._before)
-        return optimizer
+        hook = rank_nonfinite.step_hook(self.watch)
 
-    def _before(self, optimizer, *_):
-        self.watch._every = self.every  # however long a norm takes on this machine
-        self.watch.before_step(optimizer)
+        def before(*arguments):
+            self.watch._every = self.every  # however long a norm takes on this machine
+            return hook(*arguments)
+
+        optimizer.register_step_pre_hook(before)
+        return optimizer
 
     def backward(self, factor=1.0):
         loss = self.model(torch.randn(3, 4)).square().mean() * factor
@@ -99,6 +101,53 @@ def test_the_state_of_the_optimizer_breaks_a_weight(every):
         watched.optimizer.step()
         watched.optimizer.zero_grad()
     assert watched.told == [(3, WEIGHT, "nan", ["0.bias"])]
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+@pytest.mark.parametrize(
+    ("broken", "told"),
+    [("loss", (4, LOSS, "nan", [])), ("gradient", (4, GRADIENT, "nan", ["2.weight"])), ("state", (4, WEIGHT, "nan", ["2.weight"]))],
+)  # fmt: skip
+def test_what_a_closure_computes_belongs_to_the_step_that_calls_it(broken, told, by_name):
+    """Lightning gives each step a closure, which computes loss and gradients."""
+    watched = Watched()
+    weight = watched.model[2].weight
+
+    steps = []
+
+    def closure():
+        steps.append(broken if len(steps) == 3 else "")
+        watched.optimizer.zero_grad()
+        watched.backward(NAN if steps[-1] == "loss" else 1.0)
+        if steps[-1] == "gradient":
+            weight.grad[0] = NAN
+        if steps[-1] == "state":
+            watched.optimizer.state[weight]["exp_avg"][0] = NAN
+        return torch.tensor(0.5)
+
+    for _ in range(7):
+        value = watched.optimizer.step(closure=closure) if by_name else watched.optimizer.step(closure)
+        assert value == 0.5
+    assert watched.told == [told]
+
+
+def test_an_optimizer_that_tries_several_weights_in_one_step_may_try_bad_ones():
+    watched = Watched()
+    optimizer = watched.follow(torch.optim.LBFGS(watched.model.parameters(), max_iter=4))
+    calls = []
+
+    def closure():
+        calls.append(1)
+        optimizer.zero_grad()
+        loss = watched.model(torch.ones(3, 4)).square().mean()
+        watched.watch.note_loss(loss * (NAN if len(calls) == 3 else 1.0))
+        loss.backward()
+        return loss
+
+    for _ in range(2):
+        optimizer.step(closure)
+    assert len(calls) > 3
+    assert watched.found == []
 
 
 def test_weights_that_are_broken_from_the_start_are_of_no_step():
