@@ -10,7 +10,7 @@ import pytest
 from tests.conftest import ENGINES
 
 from . import published
-from .conftest import PROGRAMS
+from .conftest import LAUNCHER_PROGRAMS, PROGRAMS
 from .digits import write_photos
 
 pytestmark = pytest.mark.slow
@@ -70,3 +70,20 @@ def test_an_example_of_fabric_takes_hosts_and_ranks_from_variables(engine, run, 
     losses = re.findall(r"^\[(\d) \S+\] Test set: Average loss: (\S+), Accuracy: \(\d+%\)$", done.out, re.M)
     assert sorted(rank for rank, _ in losses) == ["0", "1"]
     assert len({loss for _, loss in losses}) == 1
+
+
+@pytest.mark.parametrize(
+    ("what", "named"),
+    [
+        ("loss", "the loss is nan"),
+        ("gradient", "the gradient of model.last.weight is nan"),
+        ("overflow", "the loss is inf"),
+        ("weight", "the weight model.last.weight has become nan in step 3"),
+    ],
+)
+def test_what_becomes_nan_under_lightning_has_its_rank_step_and_parameter(what, named, run):
+    """Lightning computes loss and gradients in a closure of the optimizer's step."""
+    done = run("native", "2x2", LAUNCHER_PROGRAMS / "nonfinite_trainer.py", "lightning", what, 2, 3)
+    assert done.code == 0, done.text
+    found = re.findall(r"^algorun: warning: first value that is not finite: (.*)$", done.out, re.M)
+    assert found == [f"step 3, rank 2 on algo-2: {named}"] * 2  # one of each host

@@ -39,6 +39,7 @@ def told(done):
         pytest.param("gradient 1 6 clip", "step 6, rank 1 on algo-1: the gradient of 2.weight is nan", id="clip"),
         pytest.param("weight 3 4", "step 4, rank 3 on algo-2: the weight 2.weight has become nan in step 4", id="state"),
         pytest.param("loss 2 5 shard", "step 5, rank 2 on algo-2: the loss is nan", id="shard-loss"),
+        pytest.param("overflow 2 5 shard", "step 5, rank 2 on algo-2: the loss is inf", id="shard-overflow"),
         pytest.param("gradient 1 6 shard clip", "step 6, rank 1 on algo-1: the gradient of 2.weight is nan", id="shard-clip"),
         pytest.param("weight 3 4 shard", "step 4, rank 3 on algo-2: the weight 2.weight has become nan in step 4", id="shard-state"),
         pytest.param("gradient 0 7 alone clip", "step 7, rank 0 on algo-1: the gradient of 2.weight is nan", id="alone"),
@@ -80,12 +81,20 @@ def test_off_means_that_nobody_looks(name, tmp_path, nothing_left):
     assert "not finite" not in done.text
 
 
+# Lightning, which gives each step a closure: tests/frameworks/test_torch_frameworks.py.
+OF_TRAINER = {
+    "loss": "the loss is nan",
+    "gradient": "the gradient of last.weight is nan",
+    "overflow": "the loss is inf",
+    "weight": "the weight last.weight has become nan in step 3",
+}
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("library", ["trainer", "lightning"])
-def test_libraries_that_own_the_loop_are_seen(library, tmp_path, nothing_left):
-    package = {"trainer": "transformers"}.get(library, library)
-    if importlib.util.find_spec(package) is None:
-        pytest.skip(f"no {package} in this environment (pip install {package})")
-    done = simulate("nonfinite_trainer.py", library, 2, 3, folder=tmp_path, marker=nothing_left)
+@pytest.mark.parametrize("what", OF_TRAINER)
+def test_a_library_that_owns_the_loop_is_seen(what, tmp_path, nothing_left):
+    if importlib.util.find_spec("transformers") is None:
+        pytest.skip("no transformers in this environment (pip install transformers)")
+    done = simulate("nonfinite_trainer.py", "trainer", what, 2, 3, folder=tmp_path, marker=nothing_left)
     assert done.code == 0, done.text
-    assert told(done).startswith("step 3, rank 2 on algo-2: the loss is nan")
+    assert told(done) == f"step 3, rank 2 on algo-2: {OF_TRAINER[what]}"

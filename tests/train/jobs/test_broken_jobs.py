@@ -41,7 +41,9 @@ def finite(done):
         ("ddp", "overflow", 1, 9, f"{DDP} --precision bf16", "step 9, rank 1 on algo-1: the loss is inf (epoch 2, samples "),
         ("ddp", "gradient", 3, 9, f"{DDP} --clip-norm 1", "step 9, rank 3 on algo-2: the gradient of patches.stem.weight is nan"),
         ("ddp", "gradient", 1, 9, f"{DDP} --shard 4 --clip-norm 1", "step 9, rank 1 on algo-1: the gradient of patches.stem.weight is nan"),
+        ("ddp", "overflow", 2, 9, f"{DDP} --shard 4 --precision bf16", "step 9, rank 2 on algo-2: the loss is inf (epoch 2, samples "),
         ("pipeline", "loss", 3, 5, f"{PIPELINE} --pp 2", "step 5, rank 3 on algo-2: the loss is nan (epoch 1, samples 32 to 39)"),
+        ("pipeline", "overflow", 1, 5, f"{PIPELINE} --pp 2 --precision bf16", "step 5, rank 1 on algo-1: the loss is inf (epoch 1, samples 32 to 39)"),
         ("pipeline", "gradient", 0, 5, f"{PIPELINE} --pp 4 --clip-norm 1", "step 5, rank 0 on algo-1: the gradient of embed.tokens.weight is nan"),
     ],
 )  # fmt: skip
