@@ -127,10 +127,22 @@ def test_a_shell_on_a_host_of_this_machine(here):
     assert ended.returncode == 74, ended.stdout
     gone = here("shell", job, "algo-2")
     assert gone.returncode == 64
-    assert (
-        f"job {job} has ended (Stopped); fix: submit --hold-on-failure 30m keeps the hosts of a job that fails"
-        in gone.stderr
-    )
+    why = "no host is held: a stop ends a hold, and none begins after a stop"
+    fix = "submit --hold-on-failure 30m keeps the hosts of a job that fails"
+    assert f"job {job} has ended (Stopped), and {why}; fix: {fix}" in gone.stderr
+    assert f"  {why}\n" in here("status", job).stdout
+
+
+def test_a_job_that_fails_before_its_ranks_start_says_that_no_host_is_held(here):
+    (here.folder / "requirements.txt").write_text("./no-such-package\n")
+    ran = here("submit", "--hold-on-failure", "1m", *JOB)
+    why = "no host was held: the job failed (setup) before its ranks had started"
+    assert ran.stderr.count(f"algorun: {why}\n") == 1, ran.stderr
+    job = re.search(r"job (\S+-\d{4}-[0-9a-f]{6}) has failed", ran.stderr)[1]
+    gone = here("shell", job, "algo-1")
+    assert gone.returncode == 64
+    assert f"job {job} has ended (Failed), and {why}; fix: " in gone.stderr
+    assert f"  {why}\n" in here("status", job).stdout
 
 
 @pytest.mark.slow

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import pairwise
 
 from algorun_client.common.errors import ApiError, NotFound
-from algorun_client.request.model import Kind
+from algorun_client.request.model import HOLD, Kind
 
 from .api import SageMakerApi
 from .fields import Table, inner, number, required, tables, text, time
@@ -113,6 +114,7 @@ class JobState:
     hosts: InstanceGroups = InstanceGroups()
     is_spot: bool = False
     can_be_entered: bool = False  # SageMaker's remote debugging is on
+    hold_s: float = 0.0  # how long its hosts stay after a failure; 0: no hold is asked for
     request_id: str = ""  # "" for a job of another client
     left: Left = Left()
     metrics: tuple[tuple[str, str], ...] = ()  # name and regular expression
@@ -198,6 +200,7 @@ def read_training(answer: Table) -> JobState:
         hosts=_hosts(inner(answer, "ResourceConfig"), answer),
         is_spot=answer.get("EnableManagedSpotTraining") is True,
         can_be_entered=inner(answer, "RemoteDebugConfig").get("EnableRemoteDebug") is True,
+        hold_s=_hold_s(inner(answer, "Environment")),
         request_id=text(inner(answer, "Environment"), REQUEST_ID),
         left=Left(
             model=text(inner(answer, "ModelArtifacts"), "S3ModelArtifacts"),
@@ -241,6 +244,15 @@ def read_processing(answer: Table) -> JobState:
         request_id=text(inner(answer, "Environment"), REQUEST_ID),
         left=Left(outputs=_processing_outputs(tables(inner(answer, "ProcessingOutputConfig"), "Outputs"))),
     )
+
+
+def _hold_s(environment: Table) -> float:
+    """0.0 also for what is no time: the launcher refuses such a job."""
+    try:
+        seconds = float(text(environment, HOLD) or 0.0)
+    except ValueError:
+        return 0.0
+    return seconds if 0.0 < seconds < math.inf else 0.0
 
 
 def _ended(answer: Table, status: str, key: str) -> datetime | None:

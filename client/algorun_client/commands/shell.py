@@ -17,6 +17,7 @@ from collections.abc import Mapping
 from algorun.common.errors import UserError
 from algorun_client.aws.job_state import JobState
 from algorun_client.connection import Site, local_root
+from algorun_client.follow.held_hosts import no_hold
 from algorun_client.request.model import Kind
 from algorun_client.submit.read.common_options import add_job_argument
 
@@ -43,7 +44,9 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     connection, state = open_job(options, environ)
     if state.ended:
         raise UserError(
-            "shell", f"job {state.job} has ended ({state.status})", fix=f"{HOLD} keeps the hosts of a job that fails"
+            "shell",
+            f"job {state.job} has ended ({state.status}), and {no_hold(state)}",
+            fix=f"{HOLD} keeps the hosts of a job that fails",
         )
     hosts = [f"algo-{number}" for number in range(1, state.hosts.count + 1)]
     if options.host not in hosts:

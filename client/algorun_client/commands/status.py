@@ -14,6 +14,7 @@ from algorun_client.aws.job_state import JobState
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
 from algorun_client.connection import Site
+from algorun_client.follow.held_hosts import no_hold
 from algorun_client.follow.line_text import shown
 from algorun_client.follow.outcome import judge
 from algorun_client.follow.view import state_of_job
@@ -90,4 +91,6 @@ def _text(state: JobState, costs: JobCost, connection: Site) -> str:
         return "\n".join([*lines, f"  follow it with: {connection.follow_again(state.job)}"])
     outcome = judge(state)
     lines += [f"  {shown(line)}" for line in outcome.text.splitlines()]
+    if state.hold_s:
+        lines.append(f"  {no_hold(state)}")
     return "\n".join([*lines, outcome.line(state.job)])

@@ -14,6 +14,7 @@ from algorun_client.connection import PollTimes
 from algorun_client.request.model import Kind
 
 from .contact import Contact
+from .held_hosts import failed_without_hold
 from .log_reader import LogReader
 from .outcome import DETACHED, Ending, Outcome, judge
 from .view import View
@@ -54,15 +55,21 @@ class Follower:
                 if lost is not None:
                     if self._state is not None and self._state.ended:  # how it ended is known
                         self._view.note(f"the job's last lines may be missing: {lost.text}")
-                        return judge(self._state)
+                        return self._judged(self._state)
                     return lost
             state, now = self._state, time.monotonic()
             if state is not None and state.ended:
                 ended = ended or now
                 if (now - ended >= self._pace.grace_s or _is_settled(state)) and self._rest():
-                    return judge(state)
+                    return self._judged(state)
             calls_s = self._pace.stream_s * self._reader.streams
             time.sleep(max(self._pace.poll_s if self._reader.is_up_to_date else self._pace.poll_s / 10, calls_s))
+
+    def _judged(self, state: JobState) -> Outcome:
+        """The outcome. If hosts were to be held and were not, a note says why."""
+        if why := failed_without_hold(state):
+            self._view.note(why)
+        return judge(state)
 
     def _round(self) -> None:
         if self._is_due("state") and not (self._state and self._state.ended):

@@ -14,6 +14,7 @@ from .fingerprint import Fingerprint
 # image names the highest one that it knows in its label org.algorun.request-format. A request has the lowest one that it
 # needs: an older image runs whatever it can run.
 FORMAT, FORMAT_PER_GPU = 1, 2
+HOLD = "ALGORUN_HOLD_ON_FAILURE_S"  # in the environment of a job that asks for a hold
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 

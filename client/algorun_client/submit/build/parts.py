@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from algorun.job.metric_definitions import DEFINITIONS
-from algorun_client.request.model import FORMAT, FORMAT_PER_GPU, Json, Kind, TaskAddress
+from algorun_client.request.model import FORMAT, FORMAT_PER_GPU, HOLD, Json, Kind, TaskAddress
 from algorun_client.submit.look_up.facts import UNKNOWN_ROLE, Facts
 from algorun_client.submit.read.material import Material
 from algorun_client.submit.read.spec import TaskSpec
@@ -71,7 +71,7 @@ def environment(spec: TaskSpec) -> dict[str, Json]:
     if spec.launch.share_nothing and spec.kind is Kind.TRAINING:
         own[SHARE_NOTHING_NAME] = "1"
     if spec.launch.hold_s is not None:
-        own[rules.HOLD_NAME] = str(spec.launch.hold_s)
+        own[HOLD] = str(spec.launch.hold_s)
     if spec.tensorboard:
         own[TENSORBOARD_NAME] = TENSORBOARD
     if INSTANCE_STATE in spec.program.shell and STATE_NAME not in spec.env:

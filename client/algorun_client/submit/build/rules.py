@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 from algorun.common.bounded_search import compiled
 from algorun.common.errors import UserError
-from algorun_client.request.model import Kind
+from algorun_client.request.model import HOLD, Kind
 from algorun_client.submit.look_up.facts import Facts
 from algorun_client.submit.read.spec import InputSpec, ResourceSpec, SourceKind, TaskSpec, Where
 from algorun_client.submit.read.values import duration_text
@@ -16,7 +16,6 @@ CODE_CHANNEL = "code"  # the input that brings the code archive where the launch
 WHOLE_OUTPUT = "output"  # the output of a processing task that names none: its whole folder
 MOST_METRICS = 40
 HOUR_S = 3600
-HOLD_NAME = "ALGORUN_HOLD_ON_FAILURE_S"
 OWN_VARIABLES = ("ALGORUN_REQUEST_FORMAT", "ALGORUN_REQUEST_ID", "ALGORUN_EXTRACT")
 # Families of instances with disks of their own: SageMaker attaches no volume. GPU and Trainium families, and those with
 # a `d` after the generation (m5d, r6gd). https://docs.aws.amazon.com/sagemaker/latest/APIReference/API_ResourceConfig.html
@@ -126,15 +125,15 @@ def _cost(spec: TaskSpec) -> None:
 
 def _launch(spec: TaskSpec) -> None:
     launch = spec.launch
-    held = "--hold-on-failure" if launch.hold_s is not None else f"--env {HOLD_NAME}" if HOLD_NAME in spec.env else ""
+    held = "--hold-on-failure" if launch.hold_s is not None else f"--env {HOLD}" if HOLD in spec.env else ""
     if held and spec.kind is Kind.PROCESSING and spec.where is Where.AWS:
         raise UserError(held, "SageMaker lets nobody into the hosts of a processing job", fix="drop it")
     if launch.hold_s is not None and spec.network.isolation:
         raise UserError(
             "--hold-on-failure", "nobody gets into hosts with --network-isolation", fix="drop one of the two"
         )
-    if launch.hold_s is not None and HOLD_NAME in spec.env:
-        raise UserError("--hold-on-failure", f"contradicts --env {HOLD_NAME}", fix="drop one of the two")
+    if launch.hold_s is not None and HOLD in spec.env:
+        raise UserError("--hold-on-failure", f"contradicts --env {HOLD}", fix="drop one of the two")
     for option, is_set in (("--per-host", launch.per_host), ("--share-nothing", launch.share_nothing)):
         if is_set and launch.slots not in (None, 1):
             raise UserError(option, f"contradicts {launch.slots} slots", fix="drop one of the two")

@@ -14,8 +14,7 @@ from algorun_client.aws.job_state import describe
 from algorun_client.common.errors import ApiError, Exists, Interrupted, NotFound
 from algorun_client.common.progress import Progress
 from algorun_client.common.refusals import Refusal, refusal
-from algorun_client.request.model import Kind, Request, TaskAddress
-from algorun_client.submit.build.rules import HOLD_NAME
+from algorun_client.request.model import HOLD, Kind, Request, TaskAddress
 from algorun_client.submit.history import done
 from algorun_client.submit.history.claims import newest_first
 
@@ -130,7 +129,7 @@ def _without_a_hold(request: Request) -> Request:
     create = {name: value for name, value in request.create.items() if name != REMOTE_DEBUG}
     environment = create.get("Environment")
     if isinstance(environment, dict):
-        create["Environment"] = {name: value for name, value in environment.items() if name != HOLD_NAME}
+        create["Environment"] = {name: value for name, value in environment.items() if name != HOLD}
     return replace(request, create=create)
 
 
