@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import subprocess
 import sys
 import time
@@ -17,6 +18,18 @@ PROGRAMS = Path(__file__).parents[1] / "programs"
 def simulate(engine, *program, folder, marker, layout="2x2", resume=False, **environ):
     words = ["simulate", *["--resume"] * resume, "-j", layout, "--engine", engine, *map(str, program)]
     return algorun(*words, cwd=folder, ALGORUN_TEST=marker, **environ)
+
+
+@contextlib.contextmanager
+def busy(programs):
+    """Other programs on this machine that want all of its cores."""
+    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(programs)]
+    try:
+        yield
+    finally:
+        for each in started:
+            each.kill()
+            each.wait()
 
 
 class Running:

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import re
-import subprocess
-import sys
 from functools import partial
 
 import pytest
 
 from tests.conftest import algorun, needs_mpi
 
-from .running import PROGRAMS
+from .running import PROGRAMS, busy
 
 PHASES = ("import", "data", "compile", "collective", "end")
 # Engines that the kind runs on; what has to be installed. tests/frameworks has JAX and TensorFlow, test_ray_standstill.py Ray.
@@ -71,18 +68,6 @@ def working(kind, folder, marker):
 def test_a_program_that_works_in_silence_is_no_hang(begun):
     assert begun.code == 0, begun.text
     assert "stand still" not in begun.text
-
-
-@contextlib.contextmanager
-def busy(programs):
-    """Other programs on this machine that want all of its cores."""
-    started = [subprocess.Popen([sys.executable, "-c", "while True: pass"]) for _ in range(programs)]
-    try:
-        yield
-    finally:
-        for each in started:
-            each.kill()
-            each.wait()
 
 
 @pytest.mark.slow
