@@ -117,7 +117,8 @@ def _plan(options: argparse.Namespace) -> int:
     has_driver = job.launch.engine.value.has_driver
     hosts_with_ranks = cluster.resolve(job.resources.hosts, slots, job.launch.standalone, has_driver=has_driver)
     made = plan.make(job, hosts_with_ranks, machine, Programs(*_programs()))
-    bundled.check(job.entry, sys.executable, made.world_size)
+    ranks = [len(host.ranks) for host in made.hosts if host.joined and host.ranks]
+    made = replace(made, groups=bundled.check(job.entry, sys.executable, ranks))
     sys.stdout.write(
         (
             json.dumps(codec.to_json(render.redacted(made)))

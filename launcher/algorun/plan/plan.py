@@ -80,6 +80,7 @@ class Plan:
     hosts: tuple[HostPlan, ...]
     is_default: bool = False  # one rank per host, because nobody has said how many a host gets
     warning: str = ""  # GPUs that no rank is for
+    groups: tuple[str, ...] = ()  # lines of a bundled entrypoint about ranks that compute together
 
     def host(self, name: str) -> HostPlan:
         return next(host for host in self.hosts if host.host == name)

@@ -120,6 +120,8 @@ def plan_text(plan: Plan, *, whole: bool = True) -> str:
     shared = (*plan.env, *plan.contract)
     whole = whole or plan.nnodes <= FEW_HOSTS
     parts = [rank_map(plan, plan.nnodes if whole else 0, folded=not whole)]
+    if plan.groups:
+        parts.append("\n" + "\n".join(plan.groups))
     if plan.compatibility:
         name, source = plan.compatibility.value, plan.compatibility.source
         parts.append(f"\nimports of {name}: algorun's compatibility layer ({source})")

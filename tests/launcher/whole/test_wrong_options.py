@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -58,6 +59,25 @@ def test_a_plan_says_it_too(program, says, tmp_path):
     assert done.out == ""
 
 
+@pytest.mark.parametrize(
+    ("program", "says", "warns"),
+    [
+        (["-j", "2x4", "ddp", "--tp", "2"], "2 ranks each (option --tp): 0-1, 2-3, 4-5, 6-7", False),
+        (["-j", "2x3", "ddp", "--tp", "2"], "2 ranks each (option --tp): 0-1, 2-3, 4-5", True),
+        (["-j", "2x2", "pipeline", "--pp", "2", "--tp", "2"], "2 ranks each (option --tp): 0-1, 2-3", False),
+        (["-j", "17x8", "ddp", "--tp", "8"], "8 ranks each (option --tp): 0-7, 8-15, .., 128-135", False),
+    ],
+)
+def test_a_plan_shows_tensor_groups_and_warns_of_one_on_several_hosts(program, says, warns, tmp_path):
+    done = algorun("plan", *program, cwd=tmp_path)
+    assert done.code == 0, done.err
+    assert f"tensor groups, {says}\n" in done.out
+    warning = "warning: option --tp: 2, with 3 ranks per host: a tensor group lies on 2 hosts"
+    assert (warning in done.out) == warns
+    (line, *_) = json.loads(algorun("plan", "--json", *program, cwd=tmp_path).out)["groups"]
+    assert line == f"tensor groups, {says}"
+
+
 # A rank loads torch to show that a neighbour's behaviour stays as it was.
 @pytest.mark.slow
 def test_options_of_a_good_job_are_no_news(tmp_path, nothing_left):
@@ -67,6 +87,7 @@ def test_options_of_a_good_job_are_no_news(tmp_path, nothing_left):
     done = algorun("plan", "-j", "2x2", "pipeline", "--pp", "4", cwd=tmp_path)
     assert (done.code, done.err) == (0, "")
     assert "world_size 4" in done.out
+    assert "tensor groups" not in done.out
 
 
 def dead_disk(folder, marker):

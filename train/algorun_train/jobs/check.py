@@ -1,11 +1,12 @@
 """Checks the options of an entrypoint without torch: `echo RANKS | python -m algorun_train.jobs.check ENTRYPOINT --option value ..`.
 
 The launcher runs it while its hosts meet. So a wrong option is one error of the job, instead of an error on every rank after
-seconds of imports. Stdin has one line with the number of ranks. If stdin ends without that line, the rules that depend on
-the number are not checked.
+seconds of imports. Stdin has one line with the number of ranks, or with that of each host; in the second case stdout gets the lines
+of a plan about ranks that compute together. If stdin ends without a line, the rules that depend on the number are not checked.
 """
 
 import sys
+from collections.abc import Sequence
 
 from algorun_train.common.errors import UserError, guarded
 from algorun_train.options import option_parser
@@ -22,8 +23,9 @@ def main(argv: list[str]) -> int:
             from algorun_train.options.shard_layout import shards_of
 
             options = option_parser.read_options(DdpJobOptions, words)
-            if ranks := sys.stdin.readline().strip():
-                shards_of(options, int(ranks))
+            if ranks := _ranks_of_hosts():
+                shards_of(options, sum(ranks))
+                _say_groups(options.tp, ranks)
         case "pipeline":
             _pipeline(words)
         case "mpi-basics":
@@ -51,9 +53,20 @@ def _pipeline(words: list[str]) -> None:
         torch = metadata.version("torch")
     except metadata.PackageNotFoundError:  # `algorun plan` needs no torch
         torch = ""
-    ranks = sys.stdin.readline().strip()
-    if ranks:
-        lay_out(options, asked, int(ranks), torch)
+    if ranks := _ranks_of_hosts():
+        lay_out(options, asked, sum(ranks), torch)
+        _say_groups(options.tp, ranks)
+
+
+def _ranks_of_hosts() -> list[int]:
+    return [int(word) for word in sys.stdin.readline().split()]
+
+
+def _say_groups(tensor: int, ranks: Sequence[int]) -> None:
+    from algorun_train.options.shard_layout import tensor_lines
+
+    for line in tensor_lines(tensor, ranks):
+        print(line)
 
 
 if __name__ == "__main__":

@@ -1,6 +1,7 @@
 """Option --tp: what is checked before a folder's model is split between the ranks of a tensor group."""
 
 import contextlib
+import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from algorun_train.models.folder_config import ModelFolder
 from algorun_train.models.small_copy import count
 from algorun_train.models.tensor_check import check_parts
 from algorun_train.models.tensor_plan import plan_of, with_split_logits
+from algorun_train.options.shard_layout import hosts_of_a_group, several_hosts
 from algorun_train.parallel.shard.sharded_model import TensorAxis
 from algorun_train.ranks.communicator import Communicator
 
@@ -28,12 +30,9 @@ def checked_plan(
         plan, line = comm.on_all(lambda: _tried(folder, model, plan, axis, comm.device))
         if line:
             comm.say(line)
-    if hosts := _hosts(axis, comm):
-        comm.say(
-            f"warning: option --tp: {axis.ranks}, with {comm.world.local_world_size} ranks per host: a tensor group lies on {hosts} "
-            "hosts, and each layer waits for the network between them at least four times a pass; fix: a --tp that divides the "
-            "ranks of a host, and --shard for the rest"
-        )
+    ranks = _ranks_of_hosts(comm)
+    if (hosts := hosts_of_a_group(axis.ranks, ranks)) > 1:
+        comm.say(several_hosts(axis.ranks, ranks, hosts))
     return plan
 
 
@@ -58,9 +57,7 @@ def refuse_embedded(model: str, ranks: int) -> UserError:
     )
 
 
-def _hosts(axis: TensorAxis, comm: Communicator) -> int:
-    """The most hosts that a tensor group lies on; 0 if each is on one."""
-    local = comm.world.local_world_size
-    groups = range(0, comm.size, axis.ranks)
-    most = max((first + axis.ranks - 1) // local - first // local + 1 for first in groups)
-    return most if most > 1 else 0
+def _ranks_of_hosts(comm: Communicator) -> list[int]:
+    """How many ranks each host has, in the order of hosts. Call it on all ranks."""
+    firsts = [rank for rank, (place,) in enumerate(comm.exchange([float(comm.world.local_rank)])) if place == 0]
+    return [end - begin for begin, end in itertools.pairwise([*firsts, comm.size])]

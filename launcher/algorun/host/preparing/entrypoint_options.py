@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from algorun.common.errors import ExitCode, UserError
@@ -36,17 +36,21 @@ def _error(code: int, text: str) -> UserError | None:
     return UserError(where, what)
 
 
-def check(entry: Entry, python: str, ranks: int) -> None:
-    """For a plan: raises UserError where `ranks` ranks would refuse their options."""
+def check(entry: Entry, python: str, ranks: Sequence[int]) -> tuple[str, ...]:
+    """For a plan: lines about ranks that compute together. `ranks`: of each host. Raises UserError where they would refuse their
+    options."""
     if entry.kind != "bundled":
-        return
+        return ()
     with contextlib.suppress(OSError, subprocess.TimeoutExpired):
         done = subprocess.run(
-            _argv(entry, python), input=f"{ranks}\n", cwd=entry.cwd, capture_output=True, text=True, errors="replace",
-            timeout=LIMIT_S, check=False,
+            _argv(entry, python), input=f"{' '.join(map(str, ranks))}\n", cwd=entry.cwd, capture_output=True, text=True,
+            errors="replace", timeout=LIMIT_S, check=False,
         )  # fmt: skip
         if error := _error(done.returncode, done.stderr):
             raise error
+        if not done.returncode:
+            return tuple(done.stdout.splitlines())
+    return ()
 
 
 class OptionCheck:
