@@ -2,11 +2,12 @@
 steps per second.
 
     python bench/models.py [--rounds 7] [--steps 50] [--ranks 2] [--width 128] [--layers 4] [--context 128] [--batch-size 4]
-                           [--forms whole sharded tensor]
+                           [--forms whole sharded tensor]     # all three by default
 
 A small Llama with random weights, its tokenizer and a text are made on the spot. In every round each contender runs a job of
 its own from the same weights, in an order that changes (bench/model_loops.py says what they do). A step's time is one whole turn
-of its loop; 10 steps before them do not count. CPU time is shown beside because it hardly feels foreign load. Losses are
+of its loop; 10 steps before them do not count. CPU time is shown beside because it hardly feels foreign load.
+Tokens per second are those of all ranks: a tensor group computes one batch, ranks that are whole or sharded one each. Losses are
 those of the last round, compared with the bare loop's, the whole one if it runs.
 """
 
@@ -104,7 +105,7 @@ def main() -> None:
     sizes = {"rounds": 7, "steps": 50, "ranks": 2, "width": 128, "layers": 4, "context": 128, "batch-size": 4}
     for option, default in sizes.items():
         parser.add_argument(f"--{option}", type=int, default=default)
-    parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS[:2])
+    parser.add_argument("--forms", nargs="+", choices=FORMS, default=FORMS)
     parser.add_argument("--json", type=Path)
     for hidden in ("contender", "form", "folder", "result"):
         parser.add_argument(f"--{hidden}", help=argparse.SUPPRESS)
@@ -139,8 +140,10 @@ def table(args: argparse.Namespace, found: dict[tuple[str, str], list[dict]]) ->
         f"torch {torch.__version__}, transformers {transformers.__version__}, {args.ranks} gloo processes, {args.rounds} rounds"
     )
     print("ratios: steps per second of ours over the contender's, in each round; the same by CPU seconds\n")
-    print("| loop | form | ms per step | ours over it (95 %) | by CPU | greatest difference of a loss | last loss |")
-    print("|---|---|---|---|---|---|---|")
+    print(
+        "| loop | form | ms per step | tokens/s | ours over it (95 %) | by CPU | greatest difference of a loss | last loss |"
+    )
+    print("|---|---|---|---|---|---|---|---|")
     reference = found["bare loop", next(form for form in FORMS if ("bare loop", form) in found)][-1]["losses"]
     for (name, form), turns in sorted(found.items(), key=lambda item: FORMS.index(item[0][1])):
         mine = found[NAMES[0], form]
@@ -148,9 +151,12 @@ def table(args: argparse.Namespace, found: dict[tuple[str, str], list[dict]]) ->
         _, by_cpu, _ = paired_ratio([one["cpu"] for one in turns], [one["cpu"] for one in mine])
         losses = turns[-1]["losses"]
         off = max(abs(one - other) / other for one, other in zip(losses, reference, strict=True))
-        ms = statistics.median(one["wall"] for one in turns) * 1e3
+        wall = statistics.median(one["wall"] for one in turns)
+        tokens = args.batch_size * args.context * (1 if form == "tensor" else args.ranks) / wall
         ratios = "" if name == NAMES[0] else f"{ratio:.3f} ({low:.3f} - {high:.3f}) | {by_cpu:.3f}"
-        print(f"| {name} | {form} | {ms:.1f} | {ratios or ' | '} | {off:.1e} | {losses[-1]:.4f} |")
+        print(
+            f"| {name} | {form} | {wall * 1e3:.1f} | {tokens:.0f} | {ratios or ' | '} | {off:.1e} | {losses[-1]:.4f} |"
+        )
 
 
 if __name__ == "__main__":
