@@ -109,20 +109,16 @@ ifeq ($(SIZE),quick)
 	$(BIN)/python bench/pipeline.py --rounds 1 --steps 1 --microbatches 4 --foreign inf --width 32
 	$(BIN)/python bench/loaders.py --rounds 1 --images 200
 	$(BIN)/python bench/models.py --rounds 1 --steps 2 --width 32 --layers 1 --context 32 --forms sharded
-	$(BIN)/python bench/nonfinite.py --width 64 --depth 1 --tokens 64 --blocks 2 --steps 2
 	$(BIN)/python bench/client.py --rounds 0 --files 20 --no-peers
 	$(BIN)/python bench/hub.py --hosts 8,32 --rounds 1 --seconds 1 --json .build/hub-quick.json
-	$(BIN)/python bench/hub_plot.py .build/hub-quick.svg quick=.build/hub-quick.json
 else
 	$(BIN)/python bench/launch.py
 	$(BIN)/python bench/ddp.py
 	$(BIN)/python bench/pipeline.py
 	$(BIN)/python bench/loaders.py
 	$(BIN)/python bench/models.py
-	$(BIN)/python bench/nonfinite.py
 	$(BIN)/python bench/client.py
 	$(BIN)/python bench/hub.py --json .build/hub.json
-	$(BIN)/python bench/hub_plot.py .build/hub-cost.svg "$$(date +%F)"=.build/hub.json
 endif
 
 clean:  ## Remove what the targets made
