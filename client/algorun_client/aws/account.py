@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from algorun.common.errors import UserError
+from algorun.common.json_values import known, number
 from algorun_client.common.codes import ClientCode
 from algorun_client.common.errors import ApiError, BucketDenied, Exists, NotFound
 from algorun_client.common.refusals import Refusal, explained, refusal
@@ -118,10 +119,8 @@ def quotas(session: AwsSession, names: Iterable[str]) -> dict[str, Quota]:
             for each in fields.tables(page, "Quotas"):
                 name = fields.text(each, "QuotaName")
                 if name in wanted:
-                    value = each.get("Value")
-                    found[name] = Quota(
-                        name, fields.text(each, "QuotaCode"), float(value) if isinstance(value, int | float) else 0.0
-                    )
+                    value = known(number, each.get("Value"), 0.0)
+                    found[name] = Quota(name, fields.text(each, "QuotaCode"), value)
             if wanted <= found.keys():
                 break
     return found

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TypeAlias
 
+from algorun.common import json_values
+from algorun.common.json_values import known
 from algorun_client.common.errors import ApiError
 
 Table: TypeAlias = Mapping[str, object]
@@ -16,22 +18,20 @@ Table: TypeAlias = Mapping[str, object]
 
 def required(table: Table, key: str) -> str:
     """A text without which the answer means nothing. Raises ApiError."""
-    found = table.get(key)
-    if not isinstance(found, str):
-        raise ApiError("InvalidAnswer", f"the answer has no {key}; is this endpoint SageMaker's?")
-    return found
+    try:
+        return json_values.text(table.get(key))
+    except ValueError:
+        raise ApiError("InvalidAnswer", f"the answer has no {key}; is this endpoint SageMaker's?") from None
 
 
 def text(table: Table, key: str) -> str:
     """A text, "" if it is absent."""
-    found = table.get(key)
-    return found if isinstance(found, str) else ""
+    return known(json_values.text, table.get(key), "")
 
 
 def number(table: Table, key: str) -> int | None:
-    """A whole number."""
-    found = table.get(key)
-    return found if isinstance(found, int) and not isinstance(found, bool) else None
+    """A whole number, 0 or more."""
+    return known(json_values.whole, table.get(key), None)
 
 
 def inner(table: Table, key: str) -> Table:

@@ -13,10 +13,10 @@ from datetime import UTC, datetime
 
 from algorun.common.bounded_search import BoundedSearch, compiled
 from algorun.common.codec import loads
+from algorun.common.json_values import row, table, text, whole
 from algorun_client.aws.api import ObjectStore, Target
 from algorun_client.aws.job_state import JobState
 from algorun_client.common.errors import ApiError, NotFound
-from algorun_client.common.json_values import row, table, text, whole
 from algorun_client.request.model import TaskAddress
 
 from .log_reader import LogLine, LogReader

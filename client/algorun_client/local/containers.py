@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from algorun.common.json_values import text
 from algorun_client.common.errors import ApiError
-from algorun_client.common.json_values import text
 
 from .docker_engine import DockerEngine
 from .job_folder import JobFolder

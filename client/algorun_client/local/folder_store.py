@@ -16,10 +16,10 @@ from pathlib import Path
 
 from algorun.common.aside import aside
 from algorun.common.codec import loads
+from algorun.common.json_values import table, text
 from algorun_client.aws.addresses import split
 from algorun_client.aws.api import KeptHash, StoredObject
 from algorun_client.common.errors import ApiError, Changed, Exists, NotFound
-from algorun_client.common.json_values import table, text
 
 BUCKETS = "s3"
 METADATA = "s3-metadata"  # beside the buckets: a hash for each object that was written by `put`

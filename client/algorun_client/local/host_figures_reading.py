@@ -8,10 +8,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from algorun.common.codec import loads
+from algorun.common.json_values import number as finite
+from algorun.common.json_values import table
 from algorun_client.aws.api import Answer
 from algorun_client.aws.fields import Table, inner, number, tables, text, time
-from algorun_client.common.json_values import number as finite
-from algorun_client.common.json_values import table
 from algorun_client.request.model import Kind
 
 from .job_folder import JobFolder

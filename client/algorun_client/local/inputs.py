@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 from algorun.common.codec import loads
+from algorun.common.json_values import rows, table, text
 from algorun_client.aws.addresses import below
 from algorun_client.aws.api import ObjectStore
 from algorun_client.common.errors import NotFound
-from algorun_client.common.json_values import rows, table, text
 
 from .folder_store import FolderStore
 from .job_description import JobDescription, LocalInput
@@ -97,7 +97,6 @@ def local_code(hyperparameters: Mapping[str, str], store: ObjectStore, folder: P
 def _plain(value: str) -> str:
     """SDKs encode hyperparameters as JSON; others send plain text."""
     try:
-        found = loads(value)
+        return text(loads(value))
     except ValueError:
         return value
-    return found if isinstance(found, str) else value

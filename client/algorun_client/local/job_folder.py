@@ -16,8 +16,8 @@ from typing import Any
 from algorun.common.aside import aside
 from algorun.common.codec import loads
 from algorun.common.errors import UserError
+from algorun.common.json_values import table
 from algorun_client.common.errors import Exists
-from algorun_client.common.json_values import table
 from algorun_client.request.model import Kind
 
 from .job_record import LocalJobRecord

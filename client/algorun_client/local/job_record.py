@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any
 
+from algorun.common.json_values import number, rows, table, text, whole
 from algorun_client.aws.job_state import ENDED
-from algorun_client.common.json_values import number, rows, table, text, whole
 
 REASON_LENGTH = 1024  # characters of a FailureReason or ExitMessage
 # SageMaker's own words for each step.

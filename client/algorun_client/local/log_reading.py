@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import TypedDict
 
 from algorun.common.codec import loads
+from algorun.common.json_values import table, text, whole
 from algorun_client.aws import fields
 from algorun_client.aws.api import Answer
 from algorun_client.aws.fields import Table
 from algorun_client.aws.job_state import GROUPS
 from algorun_client.common.errors import ApiError, NotFound
-from algorun_client.common.json_values import table, text, whole
 from algorun_client.request.model import Kind
 
 from .answers import ACCOUNT, REGION

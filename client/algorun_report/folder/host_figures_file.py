@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from algorun.common.codec import loads
+from algorun.common.json_values import known, rows
 from algorun_report.run_report import Series, Traffic, Utilization
 from algorun_report.thinning import Samples
 
-from .json_files import LARGEST_NUMBER
+from .json_files import moderate
 from .log_files import ResultFolder, natural, shown
 
 FILES = "host_figures-*.jsonl"
@@ -111,8 +112,7 @@ def _take(found: defaultdict[tuple[str, str], Samples], values: Mapping[str, obj
 
 
 def _objects(values: Mapping[str, object], key: str) -> list[Mapping[str, object]]:
-    listed = values.get(key)
-    return [each for each in listed if isinstance(each, dict)] if isinstance(listed, list) else []
+    return [each for each in known(rows, values.get(key), []) if isinstance(each, dict)]
 
 
 def _used(folder: Mapping[str, object]) -> float | None:
@@ -131,6 +131,4 @@ def _mean(values: Sequence[float | None]) -> float | None:
 
 
 def _number(value: object) -> float | None:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST_NUMBER:
-        return None
-    return float(value)
+    return known(moderate, value, None)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import TypeVar
 
+from algorun.common import json_values
 from algorun.common.codec import loads
 from algorun.common.errors import UserError
+
+T = TypeVar("T")
 
 LARGEST = 4 * 1024 * 1024  # bytes; a request with 40 metrics has 30,000
 LARGEST_NUMBER = 1e15  # times, seconds and counts are far below; a float of this size still tells seconds apart
@@ -20,59 +24,36 @@ class Fields:
 
     def text(self, key: str) -> str:
         """A string, "" without one. Raises UserError."""
-        value = self._values.get(key)
-        if value is not None and not isinstance(value, str):
-            raise self._wrong(key, "a string")
-        return value or ""
+        return self._read(key, json_values.text, "a string") or ""
 
     def number(self, key: str) -> float | None:
         """A number of at most LARGEST_NUMBER, also below 0. Raises UserError."""
-        value = self._values.get(key)
-        if value is None:
-            return None
-        if not isinstance(value, (int, float)) or not _is_number(value):
-            raise self._wrong(key, "a number")
-        return float(value)
+        return self._read(key, moderate, "a number")
 
     def table(self, key: str) -> Fields:
         """An object. Raises UserError."""
-        value = self._values.get(key)
-        if value is not None and not isinstance(value, dict):
-            raise self._wrong(key, "an object")
-        return Fields(self._path, value or {}, self._fix, f"{self._within}{key}.")
+        return self._below(self._read(key, json_values.table, "an object") or {}, key)
 
     def flag(self, key: str) -> bool | None:
         """A boolean. Raises UserError."""
-        value = self._values.get(key)
-        if value is not None and not isinstance(value, bool):
-            raise self._wrong(key, "true or false")
-        return value
+        return self._read(key, json_values.flag, "true or false")
 
     def numbers(self, key: str) -> list[float]:
         """A list of numbers of at most LARGEST_NUMBER, also below 0. Raises UserError."""
-        value = self._values.get(key)
-        if value is not None and not (isinstance(value, list) and all(map(_is_number, value))):
-            raise self._wrong(key, "a list of numbers")
-        return [float(each) for each in value or ()]
+        return self._list(key, moderate, "numbers")
 
     def texts(self, key: str) -> list[str]:
         """A list of strings. Raises UserError."""
-        value = self._values.get(key)
-        if value is not None and not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
-            raise self._wrong(key, "a list of strings")
-        return list(value or ())
+        return self._list(key, json_values.text, "strings")
+
+    def tables(self, key: str) -> list[Fields]:
+        """A list of objects. Raises UserError."""
+        found = self._list(key, json_values.table, "objects")
+        return [self._below(each, f"{key}[{n}]") for n, each in enumerate(found)]
 
     def wrong(self, problem: str) -> UserError:
         """The error of values that contradict each other."""
         return UserError(str(self._path), f"{self._within}{problem}: the file is damaged", fix=self._fix)
-
-    def tables(self, key: str) -> list[Fields]:
-        """A list of objects. Raises UserError."""
-        value = self._values.get(key)
-        if value is not None and not (isinstance(value, list) and all(isinstance(each, dict) for each in value)):
-            raise self._wrong(key, "a list of objects")
-        within = f"{self._within}{key}"
-        return [Fields(self._path, each, self._fix, f"{within}[{n}].") for n, each in enumerate(value or ())]
 
     def plain(self) -> list[tuple[str, str]]:
         """All strings and numbers, as text, in the order of the file."""
@@ -82,12 +63,23 @@ class Fields:
             if isinstance(value, (int, float, str))
         ]
 
-    def _wrong(self, key: str, wanted: str) -> UserError:
-        return self.wrong(f"{key} is not {wanted}")
+    def _read(self, key: str, read: Callable[[object], T], wanted: str) -> T | None:
+        value = self._values.get(key)
+        try:
+            return None if value is None else read(value)
+        except ValueError:
+            raise self.wrong(f"{key} is not {wanted}") from None
+
+    def _list(self, key: str, read: Callable[[object], T], wanted: str) -> list[T]:
+        return self._read(key, lambda found: list(map(read, json_values.rows(found))), f"a list of {wanted}") or []
+
+    def _below(self, values: Mapping[str, object], place: str) -> Fields:
+        return Fields(self._path, values, self._fix, f"{self._within}{place}.")
 
 
-def _is_number(value: object) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and abs(value) <= LARGEST_NUMBER
+def moderate(value: object) -> float:
+    """A number of at most LARGEST_NUMBER, also below 0. Raises ValueError."""
+    return json_values.number(value, LARGEST_NUMBER)
 
 
 def read_object(path: Path, fix: str, largest: int = LARGEST) -> Fields | None:

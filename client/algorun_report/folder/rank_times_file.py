@@ -10,10 +10,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from algorun.common.codec import loads
+from algorun.common.json_values import rows, table
 from algorun_report.run_report import HostWindows, ReportedActivities, Window
 from algorun_report.thinning import merge_windows
 
-from .json_files import LARGEST_NUMBER
+from .json_files import moderate
 from .log_files import ResultFolder, natural, shown
 
 FILES = "rank_times-*.jsonl"
@@ -120,9 +121,7 @@ def _read(path: Path, most: int) -> tuple[_HostFile, int]:
     damaged, found = 0, None
     for line in _lines(path):
         try:
-            values = loads(line)
-            if not isinstance(values, dict):
-                raise ValueError("not an object")
+            values = table(loads(line))
             if found is None:
                 found = _head(values, most)
             else:
@@ -145,8 +144,8 @@ def _lines(path: Path) -> Iterator[bytes]:
 
 
 def _head(values: Mapping[str, object], most: int) -> _HostFile:
-    names = values["activities"]
-    if values["format"] != FORMAT or not isinstance(names, list) or not names:
+    names = rows(values["activities"])
+    if values["format"] != FORMAT or not names:
         raise ValueError("another format")
     host = shown(str(values["host"]))[:LONGEST_NAME]
     return _HostFile(host, tuple(shown(str(each))[:LONGEST_NAME] for each in names), most)
@@ -154,24 +153,24 @@ def _head(values: Mapping[str, object], most: int) -> _HostFile:
 
 def _take(found: _HostFile, values: Mapping[str, object]) -> None:
     """One line after the head. Raises ValueError, KeyError or TypeError where it is not one."""
-    moment = _number(values["time"])
+    moment = moderate(values["time"])
     if "attempt" in values:
-        ranks = tuple(int(_number(each)) for each in _list(values["ranks"]))
+        ranks = tuple(int(moderate(each)) for each in rows(values["ranks"]))
         if found.ranks and ranks != found.ranks:
             raise ValueError("other ranks")
         found.ranks, found.last = ranks, None
-        found.begins[int(_number(values["attempt"]))] = moment
+        found.begins[int(moderate(values["attempt"]))] = moment
     elif "slow" in values:
         found.slow.append((moment, shown(str(values["slow"]))))
     else:
-        seconds = [[_number(each) for each in _list(rank)] for rank in _list(values["seconds"])]
+        seconds = [[moderate(each) for each in rows(rank)] for rank in rows(values["seconds"])]
         if (
             not found.ranks
             or len(seconds) != len(found.ranks)
             or any(len(each) != len(found.names) for each in seconds)
         ):
             raise ValueError("another number of ranks or activities")
-        last, new = found.last, _Report(moment, max(int(_number(each)) for each in _list(values["steps"])), seconds)
+        last, new = found.last, _Report(moment, max(int(moderate(each)) for each in rows(values["steps"])), seconds)
         if last is not None and moment > last.time:
             shares = _shares(last.seconds, seconds, moment - last.time)
             found.add(Window(last.time, moment, max(0, new.steps - last.steps), shares))
@@ -187,15 +186,3 @@ def _shares(before: list[list[float]], after: list[list[float]], length: float) 
         whole = max(length, sum(spent))
         found.append(tuple(each / whole for each in spent))
     return tuple(found)
-
-
-def _list(value: object) -> list[object]:
-    if not isinstance(value, list):
-        raise TypeError("not a list")
-    return value
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not abs(value) <= LARGEST_NUMBER:
-        raise TypeError("not a number")
-    return float(value)

@@ -1,13 +1,27 @@
-"""Values of JSON that this program has written and reads back: anybody who may write the folder or the bucket may have changed it.
+"""Reads values of JSON and of AWS's answers by their types: whoever may write a folder or a bucket may have changed what lies there.
 
-Each function returns its value, and raises ValueError for one of another type. `algorun.common.codec.loads` reads the text.
+Each function returns its value, and raises ValueError for one of another type; `known` gives a default in its place.
+`codec.loads` reads the text.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+D = TypeVar("D")
 
 SHOWN = 60  # characters of a value in an error
+
+
+def known(read: Callable[[object], T], value: object, otherwise: D) -> T | D:
+    """What `read` makes of the value, or `otherwise` if it is of another type, such as an absent one."""
+    try:
+        return read(value)
+    except ValueError:
+        return otherwise
 
 
 def table(value: object) -> dict[str, object]:
@@ -38,6 +52,13 @@ def text(value: object) -> str:
     return value
 
 
+def flag(value: object) -> bool:
+    """A boolean."""
+    if not isinstance(value, bool):
+        raise ValueError(f"{shown(value)} is neither true nor false")
+    return value
+
+
 def whole(value: object, least: int = 0) -> int:
     """A whole number, and no true or 1.0."""
     if type(value) is not int or value < least:
@@ -45,8 +66,8 @@ def whole(value: object, least: int = 0) -> int:
     return value
 
 
-def number(value: object) -> float:
-    """A finite number."""
+def number(value: object, most: float = math.inf) -> float:
+    """A finite number, whose size is `most` at most."""
     if type(value) not in (int, float):
         raise ValueError(f"{shown(value)} is no number")
     assert isinstance(value, int | float)
@@ -54,8 +75,8 @@ def number(value: object) -> float:
         found = float(value)
     except OverflowError:
         found = math.inf
-    if not math.isfinite(found):
-        raise ValueError(f"{shown(value)} is no finite number")
+    if not math.isfinite(found) or abs(found) > most:
+        raise ValueError(f"{shown(value)} is no finite number" + (f" up to {most:g}" if most < math.inf else ""))
     return found
 
 

@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from algorun.common.codec import loads
 from algorun.common.errors import UserError
+from algorun.common.json_values import rows, table, text
 from algorun_client.aws.api import ObjectStore, Target
 from algorun_client.aws.job_state import REQUEST_ID, JobState, describe
 from algorun_client.common.errors import NotFound
-from algorun_client.common.json_values import rows, table, text
 from algorun_client.request.model import Kind, TaskAddress
 from algorun_client.request.names import in_job_name
 

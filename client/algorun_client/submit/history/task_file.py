@@ -12,9 +12,9 @@ from dataclasses import dataclass
 
 from algorun.common.codec import loads
 from algorun.common.errors import UserError
+from algorun.common.json_values import shown, table, text, whole
 from algorun_client.aws.api import ObjectStore
 from algorun_client.common.errors import ApiError, NotFound
-from algorun_client.common.json_values import shown, table, text, whole
 from algorun_client.request.model import Kind, TaskAddress
 
 FORMAT = 1

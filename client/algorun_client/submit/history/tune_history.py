@@ -16,10 +16,10 @@ from typing import TypeVar
 
 from algorun.common.codec import loads
 from algorun.common.errors import UserError
+from algorun.common.json_values import number, row, rows, shown, table, text, whole
 from algorun_client.aws.api import ObjectStore
 from algorun_client.common import at_once
 from algorun_client.common.errors import Exists, NotFound
-from algorun_client.common.json_values import number, row, rows, shown, table, text, whole
 from algorun_client.request import fingerprint
 from algorun_client.request.fingerprint import Fingerprint
 from algorun_client.request.model import Kind, TaskAddress

@@ -13,9 +13,9 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from algorun.common.codec import loads
+from algorun.common.json_values import row, table, text, whole
 from algorun_client.aws.api import ObjectStore, StoredObject
 from algorun_client.common.errors import NotFound
-from algorun_client.common.json_values import row, table, text, whole
 from algorun_client.request.model import Upload
 
 FORMAT = 1
