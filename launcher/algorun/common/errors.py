@@ -1,4 +1,4 @@
-"""The launcher's exit codes, equal on all hosts, and the error of a user's input."""
+"""The launcher's exit codes, equal on all hosts, and the error of a user's input, which all packages raise."""
 
 from __future__ import annotations
 
@@ -31,18 +31,21 @@ def shortened(text: str, longest: int) -> str:
 
 
 class UserError(Exception):
-    """An error in something that the user gave. Its text is `where: what; allowed: ..; fix: ..`.
+    """An error in what the user gave: options, files, data. Its text is `where: what; allowed: ..; fix: ..`.
 
     `where`: the option, file or key. `what`: its value, and what is wrong with it. `allowed`: the values that are
-    allowed. `fix`: what to do. `code`: the exit code. Long places and values lose their middles.
+    allowed. `fix`: what to do. `code`: the exit code. Long places and values lose their middles. Without `what`, `where` is
+    the whole text: training's errors are written so, and are not shortened.
     """
 
+    explains_itself = True  # the launcher looks for no hint, and for no other cause (inside/rank_report.py)
+
     def __init__(
-        self, where: str, what: str, *, allowed: str = "", fix: str = "", code: int = ExitCode.CONFIGURATION
+        self, where: str, what: str = "", *, allowed: str = "", fix: str = "", code: int = ExitCode.CONFIGURATION
     ) -> None:
-        self.where, self.what = shortened(where, LONGEST_PLACE), shortened(what, LONGEST)
+        self.where, self.what = shortened(where, LONGEST_PLACE) if what else where, shortened(what, LONGEST)
         self.allowed, self.fix, self.code = allowed, fix, int(code)
-        parts = [f"{self.where}: {self.what}"]
+        parts = [f"{self.where}: {self.what}" if what else where]
         if allowed:
             parts.append(f"allowed: {allowed}")
         if fix:

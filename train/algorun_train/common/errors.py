@@ -5,13 +5,9 @@ import sys
 from collections.abc import Callable
 from typing import NoReturn
 
-EXIT_USER_ERROR = 64  # sysexits.h EX_USAGE; the launcher's code for "configuration"
+from algorun.common.errors import ExitCode, UserError
 
-
-class UserError(Exception):
-    """Bad configuration or bad input data. The text says what is wrong, where, what is allowed, and the fix."""
-
-    explains_itself = True  # the launcher looks for no hint, and for no other cause (inside/rank_report.py)
+__all__ = ["TrainingError", "UserError", "guarded", "leave"]
 
 
 class TrainingError(RuntimeError):
@@ -30,7 +26,7 @@ def guarded(main: Callable[[list[str]], int]) -> int:
         sys.stdout.flush()
         text = " ".join(str(error).split())
         print(f"error: {text}", file=sys.stderr, flush=True)
-        return EXIT_USER_ERROR
+        return ExitCode.CONFIGURATION
 
 
 def leave(code: int) -> NoReturn:
