@@ -145,16 +145,27 @@ def test_a_script_that_somebody_starts_alone(python):
     assert python(asks, **job) == (0, "True False 1\n")
 
 
-@pytest.mark.parametrize("library", ["dataparallel", "modelparallel"])
 @pytest.mark.parametrize("part", ["", ".keras"])
-def test_tensorflow_is_refused_on_import(library, part, python):
-    code, text = python(f"import smdistributed.{library}.tensorflow{part}")
+def test_tensorflow_is_refused_on_import(part, python):
+    code, text = python(f"import smdistributed.dataparallel.tensorflow{part}")
     last = text.strip().splitlines()[-1]
     assert code == 1
     assert last.startswith(
-        f"ImportError: smdistributed.{library}.tensorflow is not offered: algorun trains with PyTorch; use "
+        "ImportError: smdistributed.dataparallel.tensorflow is not offered: algorun trains with PyTorch; use "
     )
-    assert f"smdistributed.{library}.torch" in last
+    assert "smdistributed.dataparallel.torch" in last
+
+
+@pytest.mark.parametrize("part", ["", ".keras"])
+def test_a_missing_tensorflow_is_one_error_that_names_the_fix(part, python):
+    code, text = python(
+        f"import sys; sys.modules['tensorflow'] = None; import smdistributed.modelparallel.tensorflow{part}"
+    )
+    assert code == 1
+    assert text.strip().splitlines()[-1] == (
+        "ImportError: smdistributed.modelparallel.tensorflow: TensorFlow is not installed; allowed: TensorFlow with tf_keras "
+        "of its version; fix: add tensorflow==2.21.0 and tf_keras==2.21.0 to requirements.txt"
+    )
 
 
 # algo-2's driver is broken: its ranks would take Gloo and wait for ranks that take NCCL.

@@ -116,4 +116,6 @@ def test_no_public_class_name_stands_for_two_things():
             if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
                 places[node.name].append(str(path.relative_to(ROOT)))
     assert len(places) > 500
+    for name in ("DistributedModel", "StepOutput"):  # AWS gives both frameworks the same names
+        places[name] = [place for place in places[name] if "/modelparallel/tensorflow/" not in place]
     assert {name: found for name, found in places.items() if len(found) > 1} == {}

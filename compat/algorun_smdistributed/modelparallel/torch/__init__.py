@@ -17,6 +17,7 @@ Source: AWS's developer guide, and the public API pages of sagemaker-python-sdk.
 
 from __future__ import annotations
 
+from algorun_smdistributed.cuda_switch import cuda_on_cpu_where_asked
 from algorun_smdistributed.modelparallel.core.refused import refuse
 from algorun_smdistributed.replicas.gradient_use import GradientUse
 
@@ -88,6 +89,7 @@ from .tensor_parallel import (
     tp_register_with_module,
 )
 
+cuda_on_cpu_where_asked()
 GradientUse(placed_model).install()
 
 

@@ -1,0 +1,226 @@
+"""A step function for one signature: traced, cut, and ready to run on this rank."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import tensorflow as tf
+
+from algorun_smdistributed.script_types import Given, Result
+from algorun_train.common.errors import UserError
+from algorun_train.parallel.layout.layout import Layout
+
+from . import cutting, partitioning
+from .arguments import KerasStepFunction, StepCall
+from .messages import MpiRanks
+from .placing import StagePlacement
+from .positions import Owners
+from .running import StepRun
+from .tracing import TracedStep, trace
+
+Tensor = Any  # TensorFlow's objects have no types for mypy
+Variable = Any
+
+
+@dataclass(slots=True)
+class KerasJob:
+    """The job as steps see it. Made by smp.init()."""
+
+    world: MpiRanks
+    pipeline: MpiRanks
+    layout: Layout
+    optimize: str
+    model: Any = None
+    """the script's smp.DistributedModel"""
+    placement: StagePlacement | None = None
+    tracing: bool = False
+    """while a step function runs with symbolic tensors; the model then shows all of its variables"""
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A value of what the function returns, by its tensors' numbers among those that this rank gets."""
+
+    tensors: tuple[int, ...]
+    is_slices: bool
+    value: Given = None
+    """of a leaf without tensors"""
+    is_elsewhere: bool = False
+    """the gradient of a variable of another rank"""
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedStep:
+    """One signature of a step function on this rank."""
+
+    traced: TracedStep
+    structure: Result
+    """of what the function returns, with a Leaf for each value"""
+    tensors: tuple[Tensor, ...]
+    """symbolic: those that this rank gets for each microbatch"""
+    run: Callable[[Sequence[Sequence[Tensor]]], list[list[Tensor]]]
+    """the tensors of each microbatch, from the arguments of each"""
+    changed: tuple[Variable, ...]
+    """variables of this rank that a step may change"""
+    read: tuple[Variable, ...]
+    """variables of this rank that a step reads"""
+
+
+def plan(job: KerasJob, function: KerasStepFunction, call: StepCall) -> PlannedStep:
+    """Traces and cuts a step for the shapes of `call`. On all ranks of a pipeline, before the first such call.
+
+    Raises UserError, the same on all ranks, for a function or a model that cannot be cut.
+    """
+    what = f"@smp.step {call.text}"
+    pipeline = job.pipeline
+    pipeline.together(what)
+    traced = pipeline.on_all(lambda: _traced(job, function, call), what)
+    digests = pipeline.gathered(_digest(traced), what)
+    if len(set(digests)) > 1:
+        raise UserError(
+            f"{what}: the ranks have different graphs of this function; allowed: the same model and function on all ranks; "
+            "fix: make no layer or operation depend on the rank"
+        )
+    if job.layout.grid.pp == 1:
+        return _whole(job, traced)
+    if job.placement is None:
+        found = pipeline.on_all(lambda: partitioning.segments(traced, job.layout.stages), what)
+        begins = job.world.from_first(lambda: _chosen(job, traced, found, call), what)
+        job.placement = StagePlacement(pipeline.rank, job.layout.stages)
+        known = found.stages(begins)
+        if job.world.rank == 0:
+            print(f"smp: layers of each partition: {found.text(begins)}", flush=True)
+    else:
+        known = {}
+    job.placement.add(traced, known, job.model)
+    planned = pipeline.on_all(lambda: _cut(job, traced), what)
+    job.placement.let_go(job.model.all_variables())
+    return planned
+
+
+def _traced(job: KerasJob, function: KerasStepFunction, call: StepCall) -> TracedStep:
+    job.tracing = True
+    try:
+        traced = trace(job.model, function.function, call.specs, call.rebuilt)
+    finally:
+        job.tracing = False
+    if not traced.recording.models:
+        raise UserError(
+            f"@smp.step {function.name}: the function does not call the model; allowed: a function that calls the smp.DistributedModel; "
+            "fix: predictions = model(..) inside"
+        )
+    return traced
+
+
+def _digest(traced: TracedStep) -> str:
+    rows = (
+        f"{op.type}{[(tensor.dtype.name, str(tensor.shape)) for tensor in op.outputs]}"
+        for op in traced.graph.get_operations()
+    )
+    return hashlib.sha256("\n".join(rows).encode()).hexdigest()
+
+
+def _whole(job: KerasJob, traced: TracedStep) -> PlannedStep:
+    """With one partition: the function as it stands, for each microbatch."""
+    leaves, tensors = _leaves(traced, lambda variable: 0, 0)
+
+    def run(batches: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
+        return [list(traced.concrete(*batch)) for batch in batches]
+
+    return PlannedStep(traced, leaves, tuple(tensor for tensor, _ in tensors), run, (), ())
+
+
+def _chosen(job: KerasJob, traced: TracedStep, found: partitioning.Segments, call: StepCall) -> tuple[int, ...]:
+    """The group with which each stage begins. On rank 0, which still has all variables."""
+    count = len(found.groups)
+    finest = StagePlacement(0, count)
+    finest.add(traced, found.stages(range(count)), job.model)
+    owners = Owners(traced, finest.variables)
+    tensors = [tensor for tensor, _ in _leaves(traced, lambda variable: 0, None)[1]]
+    cut = cutting.cut(
+        traced, [(tensor, None) for tensor in tensors], finest.layers, owners, count, range(count), trial=True
+    )
+    state = [(variable, tf.identity(variable)) for variable in job.model.all_variables()]
+    inputs = (
+        call.split()[0] if tf.executing_eagerly() and not _symbolic(call) else [_example(spec) for spec in call.specs]
+    )
+    begins = partitioning.chosen(
+        found, cut, inputs, [tensor.name for tensor in traced.inputs], job.layout.shape, job.optimize
+    )
+    for variable, value in state:
+        variable.assign(value)
+    return begins
+
+
+def _symbolic(call: StepCall) -> bool:
+    return any(not hasattr(tensor, "numpy") for tensor in call.tensors)
+
+
+def _example(spec: tf.TensorSpec) -> Tensor:
+    """A tensor to measure with, where the script's own exists only inside its tf.function."""
+    return tf.zeros(spec.shape, spec.dtype)
+
+
+def _cut(job: KerasJob, traced: TracedStep) -> PlannedStep:
+    placement, pipeline, layout = job.placement, job.pipeline, job.layout
+    assert placement is not None
+
+    def stage_of(variable: Variable) -> int | None:
+        return placement.variables.get(id(variable.handle))
+
+    leaves, tensors = _leaves(traced, stage_of, placement.stage)
+    everything = _leaves(traced, stage_of, None)[1]
+    owners = Owners(traced, placement.variables)
+    cut = cutting.cut(traced, everything, placement.layers, owners, layout.stages, [pipeline.rank])
+    run = StepRun(
+        cut,
+        pipeline,
+        layout.schedule,
+        layout.microbatches,
+        [tensor.name for tensor in traced.inputs],
+        [tensor.name for tensor, _ in tensors],
+    )
+    own = tuple(variable for variable in traced.graph.variables if placement.is_own(variable))
+    return PlannedStep(
+        traced,
+        leaves,
+        tuple(tensor for tensor, _ in tensors),
+        run,
+        tuple(variable for variable in own if not variable.trainable),
+        own,
+    )
+
+
+def _leaves(
+    traced: TracedStep, stage_of: Callable[[Variable], int | None], rank: int | None
+) -> tuple[Result, list[tuple[Tensor, int | None]]]:
+    """What the function returns, as leaves, and the tensors that a rank gets, each with the only rank that needs it.
+
+    `rank` None: the tensors of all ranks.
+    """
+    tensors: list[tuple[Tensor, int | None]] = []
+
+    def leaf(value: Given) -> Leaf:
+        if not isinstance(value, (tf.Tensor, tf.IndexedSlices)):
+            if isinstance(value, tf.__internal__.CompositeTensor):
+                raise UserError(
+                    f"smp.step: the function returns a {type(value).__name__}; allowed: tensors, gradients, and values of Python; "
+                    "fix: return its dense form"
+                )
+            return Leaf((), False, value)
+        variable = traced.recording.gradients.get(id(value))
+        only = None if variable is None else stage_of(variable)
+        if rank is not None and only not in (None, rank):
+            return Leaf((), False, is_elsewhere=True)
+        is_slices = isinstance(value, tf.IndexedSlices)
+        parts = [value.values, value.indices] if is_slices else [value]
+        if is_slices and value.dense_shape is not None:
+            parts.append(value.dense_shape)
+        numbers = tuple(range(len(tensors), len(tensors) + len(parts)))
+        tensors.extend((part, only) for part in parts)
+        return Leaf(numbers, is_slices)
+
+    return tf.nest.map_structure(leaf, traced.result), tensors

@@ -1,0 +1,92 @@
+"""smdistributed.modelparallel.tensorflow: the announcement's script and Keras models on partitions beside one process."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from tests.conftest import needs_mpi
+
+from .conftest import PROGRAMS
+
+pytestmark = [pytest.mark.slow, needs_mpi]
+FRAMEWORK = "tensorflow"
+KINDS = ["dense", "convolutions", "skip", "twice", "nested", "embedding", "attention", "recurrent", "several", "own"]
+STEPS = 50
+LEGACY = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
+
+
+def announced(partitions: int) -> dict[str, str]:
+    """The announcement's parameters, as its estimator passes them on."""
+    parameters = {
+        "microbatches": 2, "partitions": partitions, "pipeline": "interleaved", "optimize": "memory", "horovod": True,
+    }  # fmt: skip
+    return {"SM_HP_MP_PARAMETERS": json.dumps(parameters), **LEGACY}
+
+
+def test_the_announced_script_trains_on_two_partitions_as_on_one(run):
+    losses, evaluated = {}, {}
+    for partitions in (1, 2):
+        done = run("mpirun", f"1x{partitions}", PROGRAMS / "announced_smp.py", STEPS, **announced(partitions))
+        assert done.code == 0, done.text
+        losses[partitions] = [float(each) for each in re.findall(r"loss (\S+)$", done.out, re.M)]
+        evaluated[partitions] = set(re.findall(r"evaluated (.*)$", done.out, re.M))
+        has = dict(re.findall(r"rank (\d) of \d has (.*)$", done.out, re.M))
+    assert len(losses[1]) == STEPS
+    assert losses[2] == pytest.approx(losses[1], abs=1e-5)
+    assert losses[1][-1] < losses[1][0] / 3
+    assert evaluated[1] == evaluated[2]
+    assert len(evaluated[1]) == 1  # the metrics, which the step updates, are the same on both ranks
+    names = [name for rank in "01" for name in has[rank].split(", ")]
+    assert len(names) == len(set(names)) == 6  # each rank has its own variables only
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_gradients_are_those_of_one_process(kind, run):
+    done = run("mpirun", "1x2", PROGRAMS / "smp_keras_models.py", kind, 2, **LEGACY)
+    assert done.code == 0, done.text
+    rows = re.findall(
+        r"rank (\d): (\d+) gradients up to (\S+), off by (\S+), loss (\S+), variables (\S+)$", done.out, re.M
+    )
+    assert sorted(row[0] for row in rows) == ["0", "1"]
+    for _, count, size, *off in rows:
+        assert int(count) > 0
+        assert float(size) > 1e-3
+        assert max(map(float, off)) < 1e-10
+
+
+@pytest.mark.parametrize(
+    ("fault", "says"),
+    [
+        ("tape", "tf.GradientTape inside an @smp.step function; allowed: optimizer.get_gradients"),
+        ("layers", '"partitions": 2; allowed: 1 .. 1, the direct layers of the model that have weights'),
+        ("batch", "argument 'x' has a batch of 9 along axis 0; allowed: multiples of microbatches = 2"),
+        (
+            "shapes",
+            r"the ranks of one pipeline call different things: rank 0 calls @smp.step step(float64[8, 4]), rank 1 calls",
+        ),
+        ("clip", "which is computed from gradients; allowed: what optimizer.get_gradients returns"),
+        ("outside", "smp.DistributedModel called outside of an @smp.step function"),
+    ],
+)
+def test_a_fault_is_one_error_on_all_ranks(fault, says, run):
+    done = run("mpirun", "1x2", PROGRAMS / "smp_tf_faults.py", fault, TF_CPP_MIN_LOG_LEVEL="2")
+    assert done.code == 1, done.text
+    assert "no error" not in done.text
+    assert says in done.failure("algo-1"), done.text
+    ranks = set(re.findall(rf"^\[(\d) \S+\] .*UserError: .*{re.escape(says)}", done.text, re.M))
+    assert ranks == {"0", "1"}, done.text
+
+
+def test_keras_3_is_refused_on_import(run):
+    done = run("mpirun", "1x1", PROGRAMS / "smp_tf_faults.py", "keras3", TF_CPP_MIN_LOG_LEVEL="2")
+    assert done.code == 1, done.text
+    assert "tf.keras is Keras 3 (TF_USE_LEGACY_KERAS='' when TensorFlow was imported)" in done.failure("algo-1")
+
+
+def test_other_launchers_ranks_are_refused(run):
+    done = run("native", "1x2", PROGRAMS / "smp_tf_faults.py", "none", TF_CPP_MIN_LOG_LEVEL="2")
+    assert done.code == 1, done.text
+    assert "WORLD_SIZE is 2, but MPI has 1 rank; allowed: ranks that mpirun has started" in done.failure("algo-1")
