@@ -69,10 +69,11 @@ def test_gradients_are_those_of_one_process(kind, run):
         ),
         ("clip", "which is computed from gradients; allowed: what optimizer.get_gradients returns"),
         ("outside", "smp.DistributedModel called outside of an @smp.step function"),
+        ("checkpoint", "on another rank; allowed: model.variables, which are this rank's"),
     ],
 )
 def test_a_fault_is_one_error_on_all_ranks(fault, says, run):
-    done = run("mpirun", "1x2", PROGRAMS / "smp_tf_faults.py", fault, TF_CPP_MIN_LOG_LEVEL="2")
+    done = run("mpirun", "1x2", PROGRAMS / "smp_tf_faults.py", fault, "saved", TF_CPP_MIN_LOG_LEVEL="2")
     assert done.code == 1, done.text
     assert "no error" not in done.text
     assert says in done.failure("algo-1"), done.text

@@ -1,4 +1,7 @@
-"""A script for smdistributed.modelparallel.tensorflow with a fault, named by the first argument; it ends with one clear error."""
+"""A script for smdistributed.modelparallel.tensorflow with a fault, named by the first argument; it ends with one clear error.
+
+`smp_tf_faults.py FAULT FILE`: the fault `checkpoint` would write the file.
+"""
 
 from __future__ import annotations
 
@@ -45,5 +48,5 @@ step(np.ones((8 + 2 * smp.rank() if FAULT == "shapes" else 9 if FAULT == "batch"
 if FAULT == "outside":
     model(np.ones((8, 4)))
 if FAULT == "checkpoint":
-    tf.train.Checkpoint(model=model).save("/tmp/never")
+    tf.train.Checkpoint(model=model).save(sys.argv[2])
 print("no error")

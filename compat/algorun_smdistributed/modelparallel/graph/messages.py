@@ -18,6 +18,7 @@ from algorun_train.common.errors import UserError
 LIMIT_S = 900.0  # as long as the collectives of torch's ranks wait
 SPIN = 200  # polls before a wait begins to sleep
 NAP_S = 5e-5
+LAST_WORDS_S = 1.0  # for the other ranks, which often have the same error, to write it before they are ended
 LENGTH = 8  # bytes of a length
 DIGEST = 16  # bytes of a hash
 NAME = 300  # bytes of a call's name
@@ -189,6 +190,7 @@ def _end_all_ranks_after_an_error() -> None:
         before(kind, error, trace)
         sys.stdout.flush()
         sys.stderr.flush()
+        time.sleep(LAST_WORDS_S)
         from mpi4py import MPI
 
         MPI.COMM_WORLD.Abort(1)

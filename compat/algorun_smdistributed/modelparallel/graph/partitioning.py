@@ -112,12 +112,17 @@ def _measured(cut: GraphCut, known: Mapping[str, Tensor]) -> tuple[list[float], 
     for stage in range(stages):
         forward, backward = cut.pieces.get(stage), cut.pieces.get(2 * stages - 1 - stage)
         kept = set(forward.fetches) & set(backward.feeds) if forward and backward else set()
-        saved.append(sum(int(values[name].numpy().nbytes) for name in kept))
+        saved.append(sum(_nbytes(values[name]) for name in kept))
     return (
         [seconds[stage] for stage in range(stages)],
         [seconds[2 * stages - 1 - stage] for stage in range(stages)],
         saved,
     )
+
+
+def _nbytes(value: Tensor) -> int:
+    """Bytes of a tensor; those of a list of tensors, which a loop keeps, are not known."""
+    return 0 if value.dtype.name in ("variant", "resource") else int(value.numpy().nbytes)
 
 
 def _bytes(variable: Any) -> int:  # tf.Variable
