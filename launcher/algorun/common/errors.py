@@ -33,9 +33,14 @@ def shortened(text: str, longest: int) -> str:
 class UserError(Exception):
     """An error in what the user gave: options, files, data. Its text is `where: what; allowed: ..; fix: ..`.
 
-    `where`: the option, file or key. `what`: its value, and what is wrong with it. `allowed`: the values that are
-    allowed. `fix`: what to do. `code`: the exit code. Long places and values lose their middles. Without `what`, `where` is
-    the whole text: training's errors are written so, and are not shortened.
+    Any process raises it, a rank for itself. Long places and values lose their middles.
+
+    Args:
+        where: The option, file or key. Without `what` it is the whole text, and not shortened: training's errors are written so.
+        what: Its value, and what is wrong with it.
+        allowed: The values that are allowed.
+        fix: What to do.
+        code: The exit code.
     """
 
     explains_itself = True  # the launcher looks for no hint, and for no other cause (inside/rank_report.py)
