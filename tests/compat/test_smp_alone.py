@@ -14,7 +14,7 @@ from algorun_train.common.errors import UserError
 from smdistributed.modelparallel.core.answers import UpToModel, scalar
 from tests.compat.programs.smp_both import batch, net, train_step
 
-pytestmark = pytest.mark.usefixtures("nothing_beside")
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 def said(call, *args, **options):

@@ -14,7 +14,7 @@ from torch import nn
 import smdistributed.modelparallel.torch as smp
 from algorun_train.common.errors import UserError
 
-pytestmark = pytest.mark.usefixtures("nothing_beside")
+pytestmark = pytest.mark.usefixtures("alone")
 
 
 class Counting(nn.Module):
