@@ -268,3 +268,22 @@ def test_gloo_is_ended_before_the_interpreter_is(tmp_path, nothing_left):
     done = algorun("train", cwd=tmp_path, ALGORUN_TEST=nothing_left, **environ)
     assert done.code == 0, done.text
     assert "gloo at the end: False" in done.out
+
+
+@pytest.mark.parametrize("collects", [True, False])
+def test_garbage_is_not_collected_while_torch_is_imported(tmp_path, collects):
+    (tmp_path / "torch" / "_dynamo").mkdir(parents=True)
+    (tmp_path / "torch" / "__init__.py").write_text("import gc; print('torch', gc.isenabled())")
+    (tmp_path / "torch" / "_dynamo" / "__init__.py").write_text(
+        "import gc; print('dynamo', gc.isenabled()); import torch.missing"
+    )
+    code = f"""\
+import gc, sys
+sys.path.insert(0, {str(tmp_path)!r})
+{"" if collects else "gc.disable()"}
+import torch; print('between', gc.isenabled())
+try: import torch._dynamo
+except ImportError: print('after an error', gc.isenabled())
+"""
+    expected = ["torch False", f"between {collects}", "dynamo False", f"after an error {collects}"]
+    assert hooked(str(OWN), code=code, ALGORUN_RUN_DIR=str(tmp_path)).splitlines() == expected
