@@ -68,7 +68,7 @@ demo-pipeline: $(VENV)/ready  ## Train a GPT in pipeline stages, kill it half wa
 test:  ## Run tests of everything that the project does (6 minutes); PART=chaos runs another part: `make help` lists them
 	$(PYTHON) -m tests.parts $(PART)
 
-test-all:  ## Run all tests that need no Docker: every engine, layout and model (15 minutes); PART=chaos: that part whole
+test-all:  ## Run all tests that need no Docker: every engine, layout and model (50 minutes); PART=chaos: that part whole
 	$(PYTHON) -m tests.parts --all $(PART)
 
 $(VENV)/ready-fuzz: $(VENV)/ready-test

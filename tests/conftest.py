@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+import zlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -174,11 +175,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--alone", action="store_true", help="only tests with the fixture `nothing_beside`, which -n leaves out"
     )
+    parser.addoption(
+        "--share", metavar="K/N", default="1/1", help="only the K-th of N shares of the tests, which their names choose"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)  # before pytest chooses by markers
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Takes `slow(but=[..])` from the cases that it names, and tests with the fixture `nothing_beside` from workers."""
+    """Takes `slow(but=[..])` from the cases that it names, tests with the fixture `nothing_beside` from workers, and what --share
+    leaves out."""
     found: dict[str, bool] = {}
     for item in items:
         for mark in [mark for mark in item.own_markers if mark.name == "slow" and "but" in mark.kwargs]:
@@ -191,11 +196,16 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     gone = [test for test, fits in found.items() if not fits]
     if gone and not any("::" in argument for argument in config.args):
         raise pytest.UsageError(f"slow(but=[..]) names cases that no test has: {', '.join(gone)}")
+    share, shares = map(int, config.option.share.split("/"))
+    if not 1 <= share <= shares:
+        raise pytest.UsageError(f"--share {config.option.share}: K/N is from 1/N to N/N, such as 1/3")
+    left = [item for item in items if zlib.crc32(item.nodeid.encode()) % shares != share - 1]
     others = hasattr(config, "workerinput")  # of pytest-xdist: tests run beside this one
     if others or config.option.alone:
-        left = [item for item in items if ("nothing_beside" in item.fixturenames) == others]
-        config.hook.pytest_deselected(items=left)
-        items[:] = [item for item in items if item not in left]
+        left += [item for item in items if ("nothing_beside" in item.fixturenames) == others]
+    config.hook.pytest_deselected(items=left)
+    left_ids = {id(item) for item in left}
+    items[:] = [item for item in items if id(item) not in left_ids]
     place = _places({item.nodeid.partition("::")[0] for item in items})
     items.sort(key=lambda item: place[item.nodeid.partition("::")[0]])
 

@@ -1,7 +1,7 @@
 """Runs the tests, or one part of them: `make test`, `make test-all`, `make test PART=chaos`, `make test-all PART="containers sdk"`.
 
 `make test` leaves out what has the marker `slow`, in every part; `make test-all` runs it too. A part makes the environment
-that it needs. It is a script of bash, with $BIN, $WORKERS, and $CHOSEN, which is what `-m` asks for besides.
+that it needs. It is a script of bash, with $BIN, $WORKERS, $CHOSEN, which is what `-m` asks for besides, and $SHARE of the tests.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ exit $status
 # Tests that bound seconds run last, one at a time.
 EVERYTHING = f"""\
 status=0
-$BIN/pytest $PROFILE -m "{NEITHER} $CHOSEN" --ignore tests/frameworks {BESIDE} --durations 60 --durations-min 1 || status=$((status | $?))
+$BIN/pytest $PROFILE -m "{NEITHER} $CHOSEN" $SHARE --ignore tests/frameworks {BESIDE} --durations 60 --durations-min 1 || status=$((status | $?))
 $BIN/pytest --alone -m "{NEITHER} $CHOSEN" tests/launcher || status=$((status | $?))
 """ + AGAIN.format(pytest="$BIN/pytest $PROFILE", marks=f"{NEITHER} $CHOSEN", rest="--ignore tests/frameworks")
 LIGHT = f"""\
@@ -52,10 +52,10 @@ class Part:
 
 MAIN = "main"
 PARTS = {
-    MAIN: Part("everything but the parts below; in `make test-all` also `slow`", "-", "6, 15", EVERYTHING, EVERYTHING),
+    MAIN: Part("everything but the parts below; in `make test-all` also `slow`", "-", "6, 50", EVERYTHING, EVERYTHING),
     "slow": Part(
-        "what `make test` leaves to `make test-all`; every example of each property",
-        "-", "9", whole=EVERYTHING.replace("$CHOSEN", "and (slow or hypothesis)"),
+        "what `make test` leaves to `make test-all`; every example of each property; `TEST_SHARE=1/3` runs a third, chosen by the tests' names",
+        "-", "45", whole=EVERYTHING.replace("$CHOSEN", "and (slow or hypothesis)"),
     ),
     "light": Part(
         "what needs no torch, in an environment without it: all but the rows of tests/without_torch.py",
@@ -192,6 +192,7 @@ def run(name: str, whole: bool) -> int:
         "OMP_NUM_THREADS": "1",
         "CHOSEN": "" if whole else "and not slow",
         "PROFILE": "" if whole else "--hypothesis-profile quick",
+        "SHARE": f"--share {os.environ['TEST_SHARE']}" if os.environ.get("TEST_SHARE") else "",
         **os.environ,
     }
     environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of the workers would compile every file of tests anew

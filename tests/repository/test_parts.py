@@ -83,3 +83,26 @@ def test_what_failed_runs_once_more_and_decides(tmp_path, test, code):
     assert done.returncode == code, done.stdout
     assert ("once more" in done.stdout) == (code < 2)
     assert "1 failed" in done.stdout or code > 1  # the first report stands
+
+
+def collected(*options: str) -> subprocess.CompletedProcess[str]:
+    argv = [
+        sys.executable,
+        "-m",
+        "pytest",
+        "--collect-only",
+        "-q",
+        "-p",
+        "no:cacheprovider",
+        "tests/client/common/test_table.py",
+        *options,
+    ]
+    return subprocess.run(argv, cwd=ROOT, capture_output=True, text=True, check=False)
+
+
+def test_shares_hold_each_test_once():
+    shares = [(), ("--share", "1/3"), ("--share", "2/3"), ("--share", "3/3")]
+    whole, *parts = [[line for line in collected(*share).stdout.splitlines() if "::" in line] for share in shares]
+    assert all(parts)
+    assert sorted(name for part in parts for name in part) == sorted(whole)
+    assert "--share 4/3: K/N is from 1/N to N/N" in collected("--share", "4/3").stderr
