@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from algorun.common.fast_dataclasses import replace
 from algorun.control.hub.inquiry import ANSWER_S
 from tests.launcher.jobs import LIMITS, Job, finish, running
 
@@ -25,10 +26,55 @@ def test_the_odd_rank_is_blamed_on_every_host():
     assert 'File "/opt/ml/code/train.py", line 17, in step' in failure.traceback
 
 
-def test_a_host_says_it_once():
+def test_a_host_says_it_again_once_the_time_has_doubled():
     job = running(2)
     assert len(job.members["algo-2"].hangs(job.now, 600.0)) == 1
-    assert job.members["algo-2"].hangs(job.now, 601.0) == []
+    assert job.members["algo-2"].hangs(job.now + 300, 901.0) == []
+    assert len(job.members["algo-2"].hangs(job.now + 600, 1200.0)) == 1
+
+
+def going_on(job: Job, quiet_s: dict[int, float]) -> None:
+    """These ranks have shown a step or a sign of life so many seconds ago, all others before they stood still."""
+    stacks = job.stacks
+    job.stacks = lambda host: [replace(stack, quiet_s=quiet_s.get(stack.rank, 605.0)) for stack in stacks(host)]
+
+
+def test_a_rank_that_goes_on_alone_is_no_hang_until_it_stands():
+    job = running(2)
+    going_on(job, {3: 5.0})
+    for host in job.hosts:
+        hangs(job, host)
+        job.settle()
+    assert not job.verdicts
+    hangs(job, "algo-1", 640.0)  # too early for both
+    going_on(job, {})
+    job.settle()
+    assert not job.verdicts
+    job.pass_time(600)
+    hangs(job, "algo-2", 1200.0)
+    job.settle()
+    assert {verdict.failure.rank for verdict in job.verdicts.values()} == {3}
+
+
+@pytest.mark.parametrize("quiet_s", [{3: 400.0}, {0: 1.0}], ids=["a little after the others", "another rank"])
+def test_what_is_no_sign_of_the_rank_that_is_waited_for(quiet_s):
+    job = running(2)
+    going_on(job, quiet_s)
+    hangs(job, "algo-1")
+    job.settle()
+    assert {verdict.failure.rank for verdict in job.verdicts.values()} == {3}
+
+
+def test_a_failure_while_a_rank_goes_on_alone_is_judged():
+    job = running(2)
+    going_on(job, {3: 5.0})
+    job.mute.add("algo-1")
+    hangs(job, "algo-1")
+    job.settle()
+    job.act("algo-2", job.members["algo-2"].rank_exited(job.now, 0, 3))
+    job.settle()
+    job.pass_time(ANSWER_S + 0.1)
+    assert {(verdict.failure.kind, verdict.failure.rank) for verdict in job.verdicts.values()} == {("exit", 2)}
 
 
 @pytest.mark.parametrize("mute", [("algo-2",), ("algo-1", "algo-2")])

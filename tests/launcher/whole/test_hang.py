@@ -152,6 +152,50 @@ def test_should_stop_is_a_sign_of_life_where_no_steps_are_made(begun, code):
     assert begun.code == code, begun.text
 
 
+# Rank 1 works alone while rank 0 waits for it, as in a barrier of torch.
+ALONE = """
+import os
+import time
+import algorun
+from torch.optim.optimizer import step
+
+WAIT = "import time\\ndef barrier(over):\\n    while not over():\\n        time.sleep(0.1)\\n"
+exec(compile(WAIT, "/torch/distributed/distributed_c10d.py", "exec"))
+
+def evaluate():
+    for batch in range(100):
+        time.sleep(0.1)
+        algorun.progress()
+    {then}
+
+step()
+if os.environ["RANK"] == "1":
+    evaluate()
+    open({over!r}, "w").close()
+barrier(lambda: os.path.exists({over!r}))
+print("evaluated", flush=True)
+"""
+
+
+def working_alone(then, folder, marker):
+    write_light_torch(folder)
+    (folder / "alone.py").write_text(ALONE.format(then=then, over=str(folder / "over")))
+    return simulate("alone.py", folder=folder, marker=marker, ALGORUN_HANG_S="3")
+
+
+@pytest.mark.parametrize("begun", [partial(working_alone, "pass")], indirect=True)
+def test_a_rank_that_works_alone_is_no_hang(begun):
+    assert begun.code == 0, begun.text
+    assert begun.out.count("evaluated") == 2
+
+
+@pytest.mark.parametrize("begun", [partial(working_alone, "time.sleep(1000)")], indirect=True)
+def test_a_rank_that_worked_alone_and_hangs_is_named(begun):
+    assert begun.code == 67, begun.text
+    assert "hang: rank 1 on algo-2, exit 67, attempt 1, step 1: no step for " in begun.text
+    assert "evaluate at alone.py:14: time.sleep(1000) while 1 other waits in barrier" in begun.text
+
+
 # Rank 0 of two waits in a collective whose watchdog ends it, with the words of torch 2.10 to 2.13; rank 1 never comes.
 WATCHDOG = """
 import os

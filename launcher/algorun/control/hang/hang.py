@@ -82,6 +82,7 @@ class Stack:
     `steps` is its step count. `frames` is its main thread's stack, innermost first, and empty where it cannot be asked.
     `frozen` is true where it was asked and did not answer. `text` is the whole dump. `source` is the line of code of
     the user's innermost frame, "" where it could not be read. `calls` are its last collective calls, oldest first.
+    `quiet_s`: the seconds since its last step or sign of life, None where it has made no step.
     """
 
     rank: int
@@ -92,6 +93,7 @@ class Stack:
     text: str = ""
     source: str = ""
     calls: tuple[CollectiveCall, ...] = ()
+    quiet_s: float | None = None
 
     @property
     def own(self) -> StackFrame | None:
@@ -184,6 +186,14 @@ def odd(stacks: Sequence[Stack]) -> Stack:
     suspects = busy_behind or busy or behind
     places = Counter(_place(stack) for stack in suspects)
     return min(suspects, key=lambda stack: (places[_place(stack)], stack.rank))
+
+
+def goes_on(stack: Stack, idle_s: float) -> bool:
+    """True where a rank has shown a step or a sign of life long after the others stood still, who have waited for `idle_s`.
+
+    Not a little after them: ranks that work in step stop within seconds of each other.
+    """
+    return stack.quiet_s is not None and stack.quiet_s < idle_s / 2
 
 
 def suspects_of_silence(stacks: Sequence[Stack]) -> list[Stack]:

@@ -233,7 +233,8 @@ class Hub:
         answered = self.attempts.root_cause.stacks_sent(host)
         if not answered or not answered >= set(self._hosts) - self.departed:
             return []
-        return self._judge(now, self.attempts.root_cause.after_stacks(now, self.gate.slots, self.attempts.number))
+        found = self.attempts.root_cause.after_stacks(now, self.gate.slots, self.attempts.number)
+        return self._judge(now, found) if found is not None else []
 
     def non_finite(self, now: float, value: NonFiniteValue) -> None:
         """A rank has found a loss, a gradient or a weight that is not finite. Other ranks may have found an earlier one."""

@@ -29,7 +29,7 @@ class Inquiry:
         self, now: float, idle_s: float = 0.0, in_vain: Sequence[Failure] = (), *, silent: bool = False
     ) -> None:
         self.since, self.deadline = now - idle_s, now + ANSWER_S
-        self._idle_s, self._in_vain, self._silent = idle_s, in_vain, silent
+        self.idle_s, self._in_vain, self._silent = idle_s, in_vain, silent
         self.stacks: list[Stack] = []
         self.answered: set[str] = set()
 
@@ -37,13 +37,14 @@ class Inquiry:
         """The rank that holds the others up, with its stack; the leader where nobody has answered.
 
         `left` are the ranks that have left with 0: where all others only wait, they wait for the first of these. None
-        where ranks have waited in vain and the living ranks only wait as well.
+        where ranks have waited in vain and the living ranks only wait as well, and where the rank for which the others wait
+        goes on: rank 0 may evaluate alone.
         """
         if not self.stacks and self._in_vain:
             return None
         if not self.stacks:
             what = "sign of progress" if self._silent else "step"
-            text = f"no {what} for {self._idle_s:.0f} s, and no host can tell what its ranks do"
+            text = f"no {what} for {self.idle_s:.0f} s, and no host can tell what its ranks do"
             return Failure("hang", leader, ExitCode.HANG, text, attempt=attempt, age_s=now - self.since)
         suspects = self._hold_up() if self._in_vain else self.stacks
         if self._silent:
@@ -51,10 +52,15 @@ class Inquiry:
         found = calls.mismatch({stack.rank: stack.calls for stack in self.stacks if stack.calls})
         if not suspects and (found is None or found.absent):
             return None
+        judged_by_steps = not (self._in_vain or self._silent)
         if found is None and not left and not self._in_vain and hang.only_wait_for_gpus(self.stacks):
+            if judged_by_steps and any(hang.goes_on(stack, self.idle_s) for stack in self.stacks):
+                return None
             return self._nobody(now, leader, attempt)
         named = self._named(suspects, found)
-        text = hang.message(named, self.stacks, self._idle_s, self._timed_out, silent=self._silent)
+        if judged_by_steps and hang.goes_on(named, self.idle_s):
+            return None
+        text = hang.message(named, self.stacks, self.idle_s, self._timed_out, silent=self._silent)
         if found is not None and named.rank in found.ranks:
             text = f"{text}; {found.text}"
         missed = bool(left and named.wait)
@@ -76,7 +82,7 @@ class Inquiry:
 
     def _nobody(self, now: float, leader: str, attempt: int) -> Failure:
         """The network or a GPU holds all ranks up, and nothing tells which."""
-        text = hang.nobody(self.stacks, self._idle_s, silent=self._silent)
+        text = hang.nobody(self.stacks, self.idle_s, silent=self._silent)
         if stuck := calls.stuck({stack.rank: stack.calls for stack in self.stacks if stack.calls}):
             text = f"{text}; {stuck}"
         hint = f"{NETWORK}; {KEPT}"

@@ -35,6 +35,7 @@ class RootCause:
         self._reports = FailureReports(window_s)
         self._inquiry: Inquiry | None = None
         self._memory_kills: MemoryKills | None = None
+        self._not_before = -math.inf  # hosts are asked again about a missing step
         self._told: dict[int, Stack] = {}  # what ranks have told in the last long pause, before anything had failed
 
     @property
@@ -82,8 +83,9 @@ class RootCause:
 
     def hang(self, now: float, idle_s: float, *, silent: bool = False) -> AskStacks | None:
         """A rank has made no step for `idle_s`, or all are `silent` and stand still: all hosts are asked for stacks, unless
-        another failure is judged."""
-        return None if self.judging else self._ask(now, idle_s, silent=silent)
+        another failure is judged, or the rank for which the others wait has just gone on."""
+        too_early = now < self._not_before and not silent
+        return None if self.judging or too_early else self._ask(now, idle_s, silent=silent)
 
     def stack(self, stack: Stack, ranks: int) -> None:
         """What one rank is doing. At most one stack for each of the job's `ranks` is kept."""
@@ -118,10 +120,16 @@ class RootCause:
         in_vain = [] if stopping else self._reports.in_vain(ranks)
         return self._ask(now, in_vain=in_vain) if in_vain else self._by_calls(self._reports.cause(ranks))
 
-    def after_stacks(self, now: float, ranks: int, attempt: int) -> Failure:
-        """The rank that holds the others up, unless something else has failed before."""
+    def after_stacks(self, now: float, ranks: int, attempt: int) -> Failure | None:
+        """The rank that holds the others up, unless something else has failed before. None where the rank goes on for which the
+        others wait: then nothing is wrong."""
         assert self._inquiry is not None
         hanging = self._inquiry.failure(now, self._leader, attempt, self._reports.left_ranks(), ranks)
+        if hanging is None and not self._reports:
+            # Of several hosts whose ranks wait, others tell it a moment later. Each tells it again once the time has doubled.
+            self._not_before = now + self._inquiry.idle_s / 4
+            self._inquiry = None
+            return None
         if hanging is None:
             return self._by_calls(self._inquiry.kept(self._reports.cause(ranks)))
         self._reports.overrule(now, hanging)
@@ -152,7 +160,7 @@ class RootCause:
 
     def clear(self) -> None:
         """Another attempt follows."""
-        self._inquiry = None
+        self._inquiry, self._not_before = None, -math.inf
         self._told.clear()
         self._reports.clear()
         self._memory_kills = None

@@ -29,7 +29,7 @@ class AttemptReport:
         self.deadline = math.inf
         self.failures: dict[int, Failure] = {}  # by local rank, -1 for anything else on this host
         self.note: str | None = None  # for the closing line; not None once all ranks of this host have ended
-        self.hang_told = False
+        self.hang_told_at = -math.inf  # that a rank makes no steps
         self.silent_told = False  # that no rank shows progress, and no rank has gone on since
         self.unmatched_told = False  # once in a job, not once in an attempt
 
@@ -37,7 +37,7 @@ class AttemptReport:
         """Another attempt follows."""
         self.attempt, self.deadline = attempt, math.inf
         self.failures.clear()
-        self.note, self.hang_told, self.silent_told = None, False, False
+        self.note, self.hang_told_at, self.silent_told = None, -math.inf, False
 
     def news(self, local_rank: int, failure: Failure) -> Failure | None:
         """The failure with the attempt's number, None where the hub knows it already with its exit code."""

@@ -202,10 +202,11 @@ class Member:
         return [ToHub(Done(note, cut_off))]
 
     def hangs(self, now: float, idle_s: float) -> list[Action]:
-        """A rank of this host has made no step for `idle_s`. This host tells the hub once in an attempt; the hub decides."""
-        if self.state is not MemberState.RUN or self.stopping or self._report.hang_told:
+        """A rank of this host has made no step for `idle_s`. The hub decides; the rank for which the others wait may go on, so this
+        host tells it again once that time has doubled."""
+        if self.state is not MemberState.RUN or self.stopping or now - self._report.hang_told_at < idle_s / 2:
             return []
-        self._report.hang_told = True
+        self._report.hang_told_at = now
         return [ToHub(Hang(idle_s))]
 
     def silent(self, idle_s: float) -> list[Action]:

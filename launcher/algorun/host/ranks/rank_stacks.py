@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -105,14 +106,17 @@ class RankStacks:
 
         processes = stacks.by_session(self._tools.run_dir)
         for local_rank, rank, pid in self._ranks.running():
-            count = self._board.read(local_rank).count
+            steps = self._board.read(local_rank)
+            count, sign_at = steps.count, max(steps.last_at, self._ranks.matched_at(local_rank))
+            quiet_s = time.monotonic() - sign_at if steps.last_at else None
             asked = stacks.speaking(processes.get(pid, []), self._tools.run_dir)
             of_rank = [self._stack(rank, count, each) for each in asked]
             if stacks.frozen(pid) or not of_rank:
                 frozen = stacks.frozen(pid)
-                yield Stack(rank, self._host, count, frozen=frozen, source="" if frozen else waiting_place(pid))
+                place = "" if frozen else waiting_place(pid)
+                yield Stack(rank, self._host, count, frozen=frozen, source=place, quiet_s=quiet_s)
             else:
-                yield of_one_rank(of_rank)
+                yield replace(of_one_rank(of_rank), quiet_s=quiet_s)
 
     def _stack(self, rank: int, count: int, pid: int) -> Stack:
         from . import rank_calls, stacks
