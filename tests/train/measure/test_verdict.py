@@ -73,6 +73,19 @@ def test_the_worst_links_are_measured_again_first():
     assert verdict.suspects(links(6, slow), 2.0, 2) == [("algo-3", "algo-4"), ("algo-1", "algo-2")]
 
 
+@pytest.mark.parametrize(
+    ("again", "named"),
+    [
+        (MeasuredLink(GB, 9e-3), ["algo-1 - algo-2", "algo-1 - algo-2"]),  # bad both times
+        (MeasuredLink(10 * GB, 9e-3), []),  # each figure was good once
+    ],
+)
+def test_a_link_is_named_for_what_was_bad_both_times(again, named):
+    first = MeasuredLink(GB, 30e-6) if not named else MeasuredLink(GB, 9e-3)
+    measured = links(4, {(0, 1): verdict.better(first, again)})
+    assert [finding.what for finding in verdict.odd_links(measured, 2.0)] == named
+
+
 @given(st.integers(3, 8), st.floats(1.0, 1.9), st.integers(0, 2**32))
 def test_links_within_the_factor_are_never_named(count, spread, seed):
     import random

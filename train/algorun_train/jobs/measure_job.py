@@ -95,7 +95,8 @@ def _links(
     again = verdict.suspects(seen, options.factor, MOST_AGAIN)
     for link in again:  # one after the other: what only the others' traffic had slowed is not odd
         pair = names.index(link[0]), names.index(link[1])
-        seen |= _named(comm, names, links.measure_round([pair], AGAIN_SHARE * options.seconds / len(again)))
+        alone = _named(comm, names, links.measure_round([pair], AGAIN_SHARE * options.seconds / len(again)))
+        seen[link] = verdict.better(seen[link], alone[link])
     around = max(comm.exchange([links.ring(AGAIN_SHARE * options.seconds)]))[0]
     _say_links(comm, seen, around)
     return seen

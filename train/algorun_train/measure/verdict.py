@@ -130,6 +130,11 @@ def suspects(links: Mapping[Link, MeasuredLink], factor: float, most: int) -> li
     return sorted(bad, key=lambda link: (-bad[link], link))[:most]
 
 
+def better(first: MeasuredLink, again: MeasuredLink) -> MeasuredLink:
+    """What a link can do by two measurements: a bad link is bad in both, and a busy host may disturb either."""
+    return MeasuredLink(max(first.rate, again.rate), min(first.round_trip_s, again.round_trip_s))
+
+
 def rate(value: float, unit: str = "B") -> str:
     """Such as `12.3 GB/s`."""
     for power, prefix in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
