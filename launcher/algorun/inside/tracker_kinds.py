@@ -5,16 +5,23 @@ So a run goes on over attempts, spot interruptions and later jobs with the same 
 
 from __future__ import annotations
 
+import functools
+import http.client
 import json
 import os
 import re
+import ssl
 import threading
+import urllib.error
+import urllib.request
 import uuid
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from .tracker_rows import STEP, Setup, Values
 
+ONLINE = "online"  # a mode of W&B
+REACH_S = 4.0  # for an answer of a server. With what W&B needs to begin offline it is less than a tracker has after a job's end
 RUN_FILE, PROGRESS = ".algorun-run.json", "progress"
 REFUSED = re.compile(r"[^\w./ -]")  # characters that MLflow takes in no name
 
@@ -78,7 +85,9 @@ def _run_of(found: object) -> tuple[dict[str, str], dict[str, object]]:
 
 
 class Tracker(Protocol):
-    """What is fed. Each method raises whatever its library does."""
+    """What is fed. Each method raises whatever its library does. `notice`: what the user has to know of it; "" for nothing."""
+
+    notice: str
 
     def take(self, values: Values, step: int, at: float) -> None:
         """A row."""
@@ -90,18 +99,47 @@ class Tracker(Protocol):
 
 
 class Wandb:
-    """Weights & Biases. Its own steps may not go back, as those of a job do after a restart: the step is a value among others."""
+    """Weights & Biases. Its own steps may not go back, as those of a job do after a restart: the step is a value among others.
+
+    Where its server cannot be used it works offline. Until `wandb.init` gives up, a job of minutes has ended, and nothing of it is
+    kept: so an answer of the server is waited for before.
+    """
 
     def __init__(self, setup: Setup, run: Run) -> None:
         import wandb
 
         os.environ.setdefault("WANDB_DIR", setup["data"])
-        made = wandb.Settings(console="off", silent=True, x_disable_stats=True)
-        self._run = wandb.init(
-            id=run.id, resume="allow", name=setup["job"] or None, config=dict(setup["facts"]), settings=made
+        self._begin = functools.partial(
+            wandb.init,
+            id=run.id,
+            resume="allow",
+            name=setup["job"] or None,
+            config=dict(setup["facts"]),
+            settings=wandb.Settings(console="off", silent=True, x_disable_stats=True),
         )
+        given, why = wandb.setup().settings, ""
+        if given.mode == ONLINE:
+            self._run, why = self._online(str(given.base_url))
+        else:
+            self._run = self._begin()
+        folder = os.path.dirname(self._run.dir)
+        self.notice = f"`wandb sync {folder}` sends them: {why}" if why else ""
         self._run.define_metric("*", step_metric=STEP)
-        _remove_links(os.path.dirname(self._run.dir))
+        _remove_links(folder)
+
+    # Any: a run of wandb, which need not be installed.
+    def _online(self, url: str) -> tuple[Any, str]:
+        """A run at the server, and ""; or one in files, and why."""
+        import wandb
+
+        why = no_answer(url)
+        if not why:
+            try:
+                return self._begin(), ""
+            except Exception as error:  # it refuses the key, for one
+                why = f"{type(error).__name__}: {error}"
+                wandb.teardown()  # else the id counts as in use
+        return self._begin(mode="offline"), why
 
     def take(self, values: Values, step: int, at: float) -> None:
         self._run.log({**values, STEP: step, "time": at})
@@ -109,6 +147,33 @@ class Wandb:
     def end(self, code: int, line: str) -> None:
         self._run.summary["end"] = line
         self._run.finish(exit_code=code)
+
+
+def no_answer(url: str) -> str:
+    """Why a server does not answer within REACH_S; "" where it does, whatever it says. A proxy of the environment is used."""
+    found = [f"{url} has not answered within {REACH_S:g} s"]
+
+    def ask() -> None:
+        found[0] = _refusal(url)
+
+    thread = threading.Thread(target=ask, daemon=True)  # a name may have many addresses, and each has the time-out
+    thread.start()
+    thread.join(REACH_S)
+    return found[0]
+
+
+def _refusal(url: str) -> str:
+    """As `no_answer`, but it may take longer."""
+    try:
+        urllib.request.urlopen(url, timeout=REACH_S).close()
+    except (urllib.error.HTTPError, http.client.HTTPException):
+        return ""
+    except urllib.error.URLError as error:
+        # Whether its certificate is good is W&B's to say.
+        return "" if isinstance(error.reason, ssl.SSLError) else f"{url}: {error.reason}"
+    except (OSError, ValueError) as error:  # while it reads, or no address
+        return f"{url}: {error}"
+    return ""
 
 
 def _remove_links(folder: str) -> None:
@@ -121,6 +186,8 @@ def _remove_links(folder: str) -> None:
 
 class Mlflow:
     """MLflow. Server and experiment are those of its own variables."""
+
+    notice = ""
 
     def __init__(self, setup: Setup, run: Run) -> None:
         from mlflow.entities import Metric, Param
@@ -167,6 +234,8 @@ class Mlflow:
 
 class TensorBoard:
     """Event files: in ALGORUN_TENSORBOARD_DIR, else in a folder beside the checkpoints, where the next job goes on."""
+
+    notice = ""
 
     def __init__(self, setup: Setup, run: Run) -> None:
         from tensorboard.compat.proto.event_pb2 import Event

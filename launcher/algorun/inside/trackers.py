@@ -15,7 +15,6 @@ import select
 import sys
 import threading
 import time
-from collections.abc import Callable
 
 from .tracker_kinds import KINDS, Run
 from .tracker_rows import Feed, Row, Setup, result
@@ -37,8 +36,8 @@ class JobEnd:
 class Fed:
     """A tracker with a thread of its own: one that does not answer holds up nobody."""
 
-    def __init__(self, name: str, setup: Setup, run: Run, warn: Callable[[str, str], None]) -> None:
-        self._name, self._setup, self._run, self._warn = name, setup, run, warn
+    def __init__(self, name: str, setup: Setup, run: Run, warnings: Warnings) -> None:
+        self._name, self._setup, self._run, self._warnings = name, setup, run, warnings
         self._rows: queue.Queue[Row | JobEnd] = queue.Queue(MOST_WAITING)
         self._lost = 0
         self._thread = threading.Thread(target=self._work, daemon=True)
@@ -68,13 +67,15 @@ class Fed:
             lost = (
                 self._lost + self._rows.qsize()
             )  # the row that it has now counts in place of the end, which waits too
-            self._warn(self._name, f"it has not answered in time, {lost} rows are lost")
+            self._warnings.say(self._name, f"it has not answered in time, {lost} rows are lost")
         elif self._lost:
-            self._warn(self._name, f"it was too slow, {self._lost} rows are lost")
+            self._warnings.say(self._name, f"it was too slow, {self._lost} rows are lost")
 
     def _work(self) -> None:
         try:
             tracker = KINDS[self._name](self._setup, self._run)
+            if tracker.notice:
+                self._warnings.say_kept(self._name, tracker.notice)
             while True:
                 row = self._rows.get()
                 if isinstance(row, JobEnd):
@@ -82,7 +83,7 @@ class Fed:
                 if row[0]:
                     tracker.take(*row)
         except BaseException as error:  # a library may even leave
-            self._warn(self._name, f"{type(error).__name__}: {error}")
+            self._warnings.say(self._name, f"{type(error).__name__}: {error}")
 
 
 class Warnings:
@@ -94,15 +95,22 @@ class Warnings:
 
     def say(self, name: str, why: str) -> None:
         """A tracker gets no more, or not all."""
+        self._write(name, f"tracker {name} gets no more of this job, which goes on: {self._shown(why)}")
+
+    def say_kept(self, name: str, why: str) -> None:
+        """A tracker's server cannot be used, and nothing is lost."""
+        self._write(name, f"tracker {name} keeps this job in files, as its server cannot be used: {self._shown(why)}")
+
+    def _shown(self, why: str) -> str:
+        for secret in self._secrets:
+            why = why.replace(secret, "***")
+        return re.sub(r"(?<=://)[^\s/@]+(?=@)", "***", " ".join(why.split()))[:LONGEST]
+
+    def _write(self, name: str, text: str) -> None:
         if name in self._said:
             return
         self._said.add(name)
-        for secret in self._secrets:
-            why = why.replace(secret, "***")
-        why = re.sub(r"(?<=://)[^\s/@]+(?=@)", "***", " ".join(why.split()))[:LONGEST]
-        os.write(
-            self._stream, f"algorun: warning: tracker {name} gets no more of this job, which goes on: {why}\n".encode()
-        )
+        os.write(self._stream, f"algorun: warning: {text}\n".encode())
 
 
 def main() -> None:
@@ -114,7 +122,7 @@ def main() -> None:
         os.dup2(log, stream)
     run = Run(setup["state"])
     feed, kept_at = Feed(setup, run.progress), time.monotonic()
-    fed = [Fed(name, setup, run, warnings.say) for name in setup["trackers"]]
+    fed = [Fed(name, setup, run, warnings) for name in setup["trackers"]]
     over = False
     while not over or feed.has_more:
         over = over or (bool(select.select([0], [], [], 0 if feed.has_more else EVERY_S)[0]) and not os.read(0, 64))

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import http.server
 import json
 import os
+import socket
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -203,6 +206,8 @@ def test_the_result_is_that_of_the_job_or_a_killed_launcher(tmp_path):
 class Recording:
     """A tracker in memory."""
 
+    notice = ""
+
     def __init__(self, gate=None, fails=None):
         self.rows, self.ended, self._gate, self._fails = [], None, gate, fails
 
@@ -223,7 +228,7 @@ def fed(monkeypatch):
 
     def make(tracker, warned):
         monkeypatch.setitem(trackers.KINDS, "wandb", lambda setup, run: tracker)
-        return Fed("wandb", {}, None, lambda name, why: warned.append(f"{name}: {why}"))
+        return Fed("wandb", {}, None, SimpleNamespace(say=lambda name, why: warned.append(f"{name}: {why}")))
 
     return make
 
@@ -237,6 +242,42 @@ def test_a_tracker_gets_all_rows_and_the_end(fed):
     feeding.end(JobEnd(0, "ok"))
     feeding.join(20)
     assert (tracker.rows, tracker.ended, warned) == (list(range(100)), (0, "ok"), [])
+
+
+class Answers(http.server.BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_error(404)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_whatever_a_server_says_is_an_answer():
+    with http.server.HTTPServer(("127.0.0.1", 0), Answers) as server:
+        threading.Thread(target=server.handle_request, daemon=True).start()
+        assert tracker_kinds.no_answer(f"http://127.0.0.1:{server.server_port}") == ""
+
+
+def test_a_server_that_refuses_or_stays_silent_gives_no_answer(monkeypatch):
+    monkeypatch.setattr(tracker_kinds, "REACH_S", 0.5)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        url = f"http://127.0.0.1:{server.getsockname()[1]}"
+        assert url in tracker_kinds.no_answer(url)
+    assert "Connection refused" in tracker_kinds.no_answer(url)
+    assert "unknown url type" in tracker_kinds.no_answer("no address")
+
+
+def test_a_tracker_that_keeps_its_values_elsewhere_is_one_warning(tmp_path):
+    reader, writer = os.pipe()
+    warnings = Warnings(writer)
+    warnings.say_kept("wandb", "`wandb sync run` sends them: no answer")
+    warnings.say("wandb", "again")
+    os.close(writer)
+    with open(reader) as said:
+        assert said.read() == (
+            "algorun: warning: tracker wandb keeps this job in files, as its server cannot be used: `wandb sync run` sends "
+            "them: no answer\n"
+        )
 
 
 def test_a_tracker_that_fails_is_left_alone(fed):

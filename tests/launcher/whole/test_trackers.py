@@ -3,10 +3,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import json
 import os
 import signal
+import socket
 import struct
 import time
 
@@ -213,6 +215,51 @@ def test_a_tracker_without_a_network_is_one_warning(job, tmp_path):
     assert done.text.count("algorun: warning: tracker mlflow gets no more of this job, which goes on: ") == 1
     assert done.seconds < 40
     assert read_tensorboard(tmp_path, done) == [{step: loss for step, loss in LOSSES.items() if step < 4}]
+
+
+@contextlib.contextmanager
+def refusing():
+    """A port of this machine at which nobody listens."""
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        yield bound.getsockname()[1]
+
+
+@contextlib.contextmanager
+def swallowing():
+    """A port whose queue is full: the kernel answers no packet of a new connection."""
+    with contextlib.ExitStack() as opened:
+        server = opened.enter_context(socket.socket())
+        server.bind(("127.0.0.1", 0))
+        server.listen(0)
+        for _ in range(4):
+            waiting = opened.enter_context(socket.socket())
+            waiting.setblocking(False)
+            waiting.connect_ex(server.getsockname())
+        yield server.getsockname()[1]
+
+
+@contextlib.contextmanager
+def silent():
+    """A port that takes connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@needs("wandb")
+@pytest.mark.parametrize("server", [refusing, swallowing, silent])
+def test_wandb_without_a_network_keeps_all_in_files(server, job, tmp_path):
+    # Long enough for W&B to begin on a busy machine: a job's end waits 10 s for trackers.
+    (tmp_path / "train.py").write_text(PROGRAM.replace("sleep(100)", "sleep(10)"))
+    with server() as port:
+        done = job(
+            "wandb", how="waits", WANDB_MODE="online", WANDB_API_KEY="0" * 40, WANDB_BASE_URL=f"http://127.0.0.1:{port}"
+        )
+    assert done.code == 0, done.text
+    kept = "tracker wandb keeps this job in files, as its server cannot be used: `wandb sync "
+    assert done.text.count("warning") == done.text.count(f"algorun: warning: {kept}") == 1, done.text
+    assert read_wandb(tmp_path, done) == [{step: loss for step, loss in LOSSES.items() if step < 4}]
+    assert done.seconds < 60
 
 
 @needs("tensorboard")
