@@ -129,7 +129,7 @@ def test_a_rank_that_stands_still_is_named_with_its_line(phase, engine, run):
 @pytest.mark.parametrize("work", ["compile", "data"])
 def test_a_rank_that_works_in_silence_on_a_busy_machine_is_no_hang(work, run):
     """It compiles, or prepares data, for three times the limit; the other rank waits for it. 4 x the cores are asked for."""
-    program = (PROGRAMS / "work_in_silence.py", work, 24)
+    program = (PROGRAMS / "work_in_silence.py", "jax", work, 24)
     with busy(4 * (os.cpu_count() or 1)):
         done = run("native", "2x1", *program, ALGORUN_HANG_S="8")
     assert done.code == 0, done.text

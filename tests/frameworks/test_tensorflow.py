@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import re
 
 import pytest
 
 from tests.conftest import ENGINES, under
+from tests.launcher.whole.running import busy
 
 from . import published
 from .conftest import PROGRAMS, RUN_S, STANDING, lose, same_failure
@@ -90,3 +92,13 @@ def test_a_rank_that_stands_still_is_named_with_its_line(phase, engine, run):
     assert re.match(
         r"hang: rank 1 on algo-2, exit 67, attempt 1: no sign of progress for \d+ s: stuck at", same_failure(done)
     )
+
+
+@pytest.mark.parametrize("work", ["compile", "data"])
+def test_a_rank_that_works_in_silence_on_a_busy_machine_is_no_hang(work, run):
+    """It compiles, or prepares data, for three times the limit; the other rank waits for it. 4 x the cores are asked for."""
+    program = (PROGRAMS / "work_in_silence.py", "tensorflow", work, 24)
+    with busy(4 * (os.cpu_count() or 1)):
+        done = run("native", "2x1", *program, ALGORUN_HANG_S="8", **WISH)
+    assert done.code == 0, done.text
+    assert done.out.count("] went through") == 2

@@ -1,6 +1,6 @@
-"""`work_in_silence.py compile|data SECONDS`: the last rank works for so long and prints nothing; the others wait for it, in JAX.
+"""`work_in_silence.py jax|tensorflow compile|data SECONDS`: the last rank works for so long and prints nothing; the others wait for it.
 
-compile: XLA compiles programs, each larger than the one before. data: files are written a little at a time.
+compile: the framework compiles programs, each larger than the one before. data: files are read and written a little at a time.
 """
 
 import os
@@ -8,11 +8,7 @@ import sys
 import tempfile
 import time
 
-import jax
-import jax.numpy as jnp
-from jax.experimental import multihost_utils
-
-PHASE, SECONDS = sys.argv[1], float(sys.argv[2])
+KIND, PHASE, SECONDS = sys.argv[1], sys.argv[2], float(sys.argv[3])
 RANK, SIZE = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
 
 
@@ -22,8 +18,32 @@ def long_sum(value, terms):
     return value
 
 
-def compile_one(terms):
-    jax.jit(lambda value: long_sum(value, terms)).lower(jnp.float32(1.0)).compile()
+def with_jax():
+    import jax
+    import jax.numpy as jnp
+    from jax.experimental import multihost_utils
+
+    jax.distributed.initialize(num_processes=SIZE, process_id=RANK)
+    jax.devices()
+
+    def compile_one(terms):
+        jax.jit(lambda value: long_sum(value, terms)).lower(jnp.float32(1.0)).compile()
+
+    return compile_one, lambda: multihost_utils.sync_global_devices("step")
+
+
+def with_tensorflow():
+    import tensorflow as tf
+
+    strategy = tf.distribute.MultiWorkerMirroredStrategy()
+    step = tf.function(
+        lambda: strategy.run(lambda: tf.distribute.get_replica_context().all_reduce("sum", tf.constant(1.0)))
+    )
+
+    def compile_one(terms):
+        tf.function(lambda value: long_sum(value, terms), jit_compile=True)(tf.constant(1.0))
+
+    return compile_one, step
 
 
 def prepare(_):
@@ -34,13 +54,13 @@ def prepare(_):
             time.sleep(0.2)
 
 
-jax.distributed.initialize(num_processes=SIZE, process_id=RANK)
-multihost_utils.sync_global_devices("begin")
+compile_one, exchange = {"jax": with_jax, "tensorflow": with_tensorflow}[KIND]()
+exchange()
 if RANK == SIZE - 1:
-    work = {"compile": compile_one, "data": prepare}[PHASE]
+    work = compile_one if PHASE == "compile" else prepare
     end, size = time.monotonic() + SECONDS, 200
     while time.monotonic() < end:
         work(size)
         size += 100
-multihost_utils.sync_global_devices("end")
+exchange()
 print("went through", flush=True)
