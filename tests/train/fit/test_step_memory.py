@@ -34,6 +34,11 @@ def experts(path: Path) -> Path:
     return write_tokenizer(path)
 
 
+def whole_experts(path: Path) -> Path:
+    write_tiny(path, tiny_model("gpt_oss", "GptOssForCausalLM", vocab_size=300))
+    return write_tokenizer(path)
+
+
 FOLDERS = {
     "llama": lambda path: write_language_model(path, **SIZES),
     "tied": lambda path: write_language_model(path, **SIZES, tie_word_embeddings=True),
@@ -127,6 +132,8 @@ def test_weights_are_not_read(tmp_path):
 
 REFUSED = {
     "experts": (experts, TEXT, "a step of MixtralForCausalLM cannot be made without memory"),
+    "experts with --tp": (experts, (*TEXT, "--tp", "2"), "a step of MixtralForCausalLM cannot be made without memory"),
+    "whole experts": (whole_experts, (*TEXT, "--tp", "2"), "a step of GptOssForCausalLM cannot be made without memory"),
     "--compile": (FOLDERS["llama"], (*TEXT, "--compile", "True"), "option --compile: True"),
     "no part for each rank": (FOLDERS["llama"], (*TEXT, "--tp", "3"), "option --tp: 3: "),
     "no plan": (FOLDERS["gpt2"], (*TEXT, "--tp", "2"), "option --tp: 2: "),

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import torch
 from safetensors.torch import load_file
+from transformers import AutoModelForCausalLM
 
 from algorun_train.checkpoint.shards import model_state
 from algorun_train.common.errors import UserError
@@ -29,8 +30,16 @@ from .test_measure import simulate
 
 load_once(*TRANSFORMERS, "tokenizers", "peft")
 KINDS = ("llama", "qwen2", "qwen3", "mistral", "gemma2", "phi3", "gpt_neox")
-EXPERTS = ("mixtral", "qwen3_moe")  # some of torch's products for experts do not know float64
-NORMS_IN_FP32 = {"gemma2"}
+EXPERTS = {  # a family, and a width of its experts of which torch cannot multiply a part: then experts stay whole
+    "mixtral": ("mixtral", {}),
+    "mixtral whole": ("mixtral", {"intermediate_size": 44}),
+    "qwen3_moe": ("qwen3_moe", {}),
+    "qwen3_moe whole": ("qwen3_moe", {"moe_intermediate_size": 20}),
+}
+WHOLE = tuple(kind for kind in EXPERTS if kind.endswith("whole"))
+# They compute norms, or routing weights, in float32 whatever their type is. Of whole experts one rank has all of a routing weight's
+# gradient, so nothing is added up.
+PARTLY_IN_FP32 = {"gemma2", "mixtral"}
 # ranks: layouts as folder_step.py reads them, with tp at the end
 TENSOR = {2: ["0,1,{},2"], 4: ["0,1,{},2", "0,2,{},2"]}
 
@@ -40,9 +49,14 @@ TENSOR = {2: ["0,1,{},2"], 4: ["0,1,{},2", "0,2,{},2"]}
 @pytest.mark.parametrize("precision", ["float64", "float32"])
 def test_the_first_step_is_that_of_one_process(tmp_path, precision, world):
     kinds = KINDS if world > 2 or precision != "float64" else ("llama", "qwen3", "gemma2")
-    kinds += EXPERTS if precision == "float32" else ()
-    folders = [write(tmp_path / kind, kind) for kind in kinds]
+    kinds += ("mixtral whole",) if world == 2 and precision == "float64" else tuple(EXPERTS)
+    folders = [made_of(kind, tmp_path) for kind in kinds]
     compare_with_one_process(tmp_path, folders, world, TENSOR[world], precision)
+
+
+def made_of(kind, base, **changes):
+    family, own = EXPERTS.get(kind, (kind, {}))
+    return write(base / kind.replace(" ", "_"), family, **(own | changes))
 
 
 def compare_with_one_process(base, folders, world, layouts, precision):
@@ -51,7 +65,7 @@ def compare_with_one_process(base, folders, world, layouts, precision):
     found = steps(base / "ranks", world, folders, layouts)
     for kind in [folder.name for folder in folders]:
         one = alone[kind][f"0,1,{precision}"]
-        near = max(NEAR[precision], INSIDE) if kind in NORMS_IN_FP32 else NEAR[precision]
+        near = max(NEAR[precision], INSIDE) if kind in PARTLY_IN_FP32 else NEAR[precision]
         for layout in layouts:
             other = found[kind][layout]
             far = distances(other, one)
@@ -68,7 +82,7 @@ LARGER = {4: ["0,1,{},4"], 8: ["0,1,{},4", "0,2,{},4", "0,4,{},2", "0,2,{},2"]}
 @pytest.mark.parametrize("world", LARGER)
 def test_the_first_step_of_larger_groups_is_that_of_one_process(tmp_path, world):
     heads = {"num_attention_heads": 4, "num_key_value_heads": 4}
-    folders = [write(tmp_path / kind, kind, **heads) for kind in ("llama", "qwen3", "mistral")]
+    folders = [made_of(kind, tmp_path, **heads) for kind in ("llama", "qwen3", "mistral", *WHOLE)]
     compare_with_one_process(tmp_path, folders, world, LARGER[world], "float64")
 
 
@@ -123,6 +137,22 @@ def test_a_rank_holds_its_part_of_weights_gradients_and_moments(ranks, tmp_path,
         assert row["gradients"] == pytest.approx(expected, rel=0.01)
         assert row["moments"] == pytest.approx(2 * expected, rel=0.01)
         assert row["logits"] == words // tp
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["mixtral", "mixtral whole"])
+@pytest.mark.parametrize(("world", "tp", "shards"), [(2, 2, 1), (4, 4, 1), (4, 2, 2)])
+def test_a_rank_holds_its_part_of_the_experts(ranks, tmp_path, world, tp, shards, kind):
+    folder = made_of(kind, tmp_path, num_attention_heads=4, num_key_value_heads=4)
+    whole = {"norm": 0, "gate": 0, "rest": 0}
+    for name, weight in AutoModelForCausalLM.from_pretrained(folder).named_parameters():
+        whole["norm" if "norm" in name else "gate" if name.endswith("mlp.gate.weight") else "rest"] += weight.numel()
+    assert min(whole.values()) > 0
+    expected = 4 * (whole["rest"] / tp + whole["norm"] + whole["gate"]) / shards
+    for row in measured(ranks, tmp_path, folder, world, tp, shards):
+        assert row["weights"] == pytest.approx(expected, rel=0.01)
+        assert row["gradients"] == pytest.approx(expected, rel=0.01)
+        assert row["moments"] == pytest.approx(2 * expected, rel=0.01)
 
 
 @pytest.mark.slow(but=["2-1"])
@@ -307,21 +337,49 @@ def test_bf16_computes_what_one_process_does_in_bf16(tmp_path, world, layout):
 
 
 @pytest.mark.slow
-def test_merged_adapters_are_those_of_one_process(tmp_path):
-    folder, text = write_language_model(tmp_path / "llama"), write_text(tmp_path / "text", 60)
-    options = ["--lora", "2", "--lora-targets", "q_proj,down_proj", "--lr", "0.02", "--merge", "True", "--epochs", "1"]
-    for layout in ("alone", "tp2", "tp2xshard2"):
+@pytest.mark.parametrize(
+    ("kind", "targets", "layouts"),
+    [("llama", ("q_proj", "down_proj"), ("tp2", "tp2xshard2")), ("mixtral whole", ("q_proj",), ("tp2",))],
+)
+def test_merged_adapters_are_those_of_one_process(tmp_path, kind, targets, layouts):
+    """Merged, the artifact is a folder as any other: experts have the names and shapes of the folder that the job was given."""
+    folder, text = made_of(kind, tmp_path), write_text(tmp_path / "text", 60)
+    options = ["--lora", "2", "--lora-targets", ",".join(targets), "--lr", "0.02", "--merge", "True", "--epochs", "1"]
+    for layout in ("alone", *layouts):
         train(tmp_path / layout, (folder, text), layout, *options)
     start = load_file(folder / "model.safetensors")
     one, *others = (
-        load_file(tmp_path / layout / "host0" / "model" / "model.safetensors")
-        for layout in ("alone", "tp2", "tp2xshard2")
+        load_file(tmp_path / layout / "host0" / "model" / "model.safetensors") for layout in ("alone", *layouts)
     )
+    assert one.keys() == start.keys()
     for name, weight in one.items():
         moved = float((weight - start[name]).norm())
-        assert (moved > 0) == ("q_proj" in name or "down_proj" in name), name
+        assert (moved > 0) == any(target in name for target in targets), name
         for other in others:
             assert float((other[name] - weight).norm()) <= 1e-2 * moved, name
+
+
+@pytest.mark.slow
+def test_whole_experts_are_saved_by_name_and_go_on_in_other_layouts(tmp_path):
+    """A folder of Mixtral has three matrices for each expert; a checkpoint has two for all experts of a layer."""
+    data = made_of("mixtral whole", tmp_path), write_text(tmp_path / "text", 120)
+    ends = {}
+    for wrote, layouts in {"alone": ("alone", "tp2"), "tp2": ("alone", "tp2xshard2")}.items():
+        said = train(tmp_path / wrote, data, wrote, "--epochs", "1")
+        assert ("has 1 / 2 of them, whole" in said) == (wrote == "tp2")
+        saved = model_state(united(tmp_path / wrote, tmp_path / wrote / "saved"))
+        artifact = AutoModelForCausalLM.from_pretrained(tmp_path / wrote / "host0" / "model").state_dict()
+        assert saved.keys() == {f"model.{name}" for name in artifact}
+        assert all(torch.equal(saved[f"model.{name}"], weight) for name, weight in artifact.items())
+        for reads in layouts:
+            base = tmp_path / wrote / reads
+            for number in range(LAYOUTS[reads][0]):
+                united(tmp_path / wrote, base / f"host{number}" / "checkpoints")
+            assert "resumed: " in train(base, data, reads)
+            epoch = epochs(base / "host0")[-1]
+            ends[wrote, reads] = [epoch[key] for key in ("train_loss", "val_loss", "val_accuracy")]
+    for losses in ends.values():
+        assert losses == pytest.approx(ends["alone", "alone"], rel=1e-4)
 
 
 @pytest.mark.slow
@@ -339,10 +397,11 @@ REFUSED = {
     "no folder": (None, {}, [], "--tp: 2, with the embedded vit; allowed: with a Hugging Face folder"),
     "no plan": ("gpt2", {}, [], "--tp: 2: .*GPT2LMHeadModel has no tensor parallel plan in transformers"),
     "no plan for images": ("vit", {}, [], "--tp: 2: .*ViTForImageClassification has no tensor parallel plan"),
-    "heads": ("llama", {"hidden_size": 36, "num_attention_heads": 3, "num_key_value_heads": 3}, [], "num_attention_heads is 3, which 2 ranks"),
+    "heads": ("llama", {"hidden_size": 36, "num_attention_heads": 3, "num_key_value_heads": 3}, [], "num_attention_heads is 3 and num_key_value_heads is 3, which 2 ranks cannot share; allowed: 1, 3;"),
     "heads of keys": ("llama", {"num_key_value_heads": 1}, [], "num_key_value_heads is 1, which 2 ranks cannot share; allowed: 1;"),
-    "inner size": ("llama", {"intermediate_size": 45}, [], "intermediate_size is 45, which 2 ranks cannot share; allowed: 1, 3"),
-    "no layers": ("gpt_oss", {}, [], "splits no layer but for expert parallelism, which is not offered"),
+    "inner size": ("llama", {"intermediate_size": 45}, [], "intermediate_size is 45, which 2 ranks cannot share; allowed: 1;"),
+    "no layers": ("bamba", {}, [], "its plan in transformers splits no layer"),
+    "experts": ("qwen3_moe", {"num_local_experts": 3, "moe_intermediate_size": 20}, [], "transformers' plan fails: RuntimeError: strides should be multiple of 16 bytes; allowed: "),
     "quantised": ("llama", {"quantization_config": {"quant_method": "bitsandbytes"}}, [], "quantization_config"),
 }  # fmt: skip
 
@@ -380,8 +439,8 @@ def test_a_group_on_two_hosts_is_a_warning_and_trains(data, tmp_path):
 def made(folder, kind, changes):
     if kind == "vit":
         return write_vit(folder)
-    if kind == "gpt_oss":
-        return write(folder, kind)
+    if kind in ("bamba", "qwen3_moe"):
+        return write(folder, kind, **changes)
     write_language_model(folder, kind, **{key: value for key, value in changes.items() if key != "quantization_config"})
     config = json.loads((folder / "config.json").read_text()) | changes
     (folder / "config.json").write_text(json.dumps(config))

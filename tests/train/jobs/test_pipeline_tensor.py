@@ -14,7 +14,7 @@ from tests.train.model_folders import write_language_model, write_text, write_to
 from tests.train.tiny_models import tiny_model
 from tests.train.training_runs import TRANSFORMERS, Ranks, load_once, once
 
-from .test_ddp_tensor import EXPERTS, FEW, compare_with_one_process, measured
+from .test_ddp_tensor import EXPERTS, FEW, WHOLE, compare_with_one_process, made_of, measured
 from .test_folder_families import write
 
 load_once(*TRANSFORMERS, "tokenizers")
@@ -41,13 +41,13 @@ def test_the_first_step_is_that_of_one_process(tmp_path, world, kinds):
 
 @pytest.mark.slow
 def test_it_is_in_float32_too(tmp_path):
-    folders = [write(tmp_path / kind, kind) for kind in (*KINDS, *EXPERTS)]
+    folders = [made_of(kind, tmp_path) for kind in (*KINDS, *EXPERTS)]
     compare_with_one_process(tmp_path, folders, 4, STAGES[4], "float32")
 
 
 @pytest.mark.slow
 def test_experts_and_others_are_in_float32_on_eight_ranks(tmp_path):
-    folders = [write(tmp_path / kind, kind) for kind in ("llama", *EXPERTS)]
+    folders = [made_of(kind, tmp_path) for kind in ("llama", "mixtral", *WHOLE)]
     compare_with_one_process(tmp_path, folders, 8, ["0,2,{},2", *STAGES[8]], "float32")
 
 

@@ -24,14 +24,13 @@ EQUAL = (
 )
 EXPERTS = (
     *("mixtral", "qwen2_moe", "qwen3_moe", "olmoe", "granitemoe", "deepseek_v2", "dots1", "ernie4_5", "ernie4_5_moe"),
-    *("phimoe", "glm4_moe"),
+    *("phimoe", "glm4_moe", "gpt_oss"),
 )
 NO_PLAN = "has no tensor parallel plan in transformers"
 REFUSED = dict.fromkeys(
     ("gpt2", "gpt_neo", "opt", "bloom", "falcon", "stablelm", "mamba", "mamba2", "biogpt", "persimmon", "xglm", "jetmoe"),
     NO_PLAN,
 ) | {
-    "gpt_oss": "splits no layer but for expert parallelism",
     "hunyuan_v1_dense": "splits no layer",
     "bamba": "splits no layer",
     "falcon_h1": "splits no layer",

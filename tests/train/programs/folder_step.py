@@ -6,11 +6,13 @@ With TP that many ranks compute each layer together, and SHARDS such groups shar
 Where a step is refused, what rank 0 writes is {"refused": the error's text}. Some labels of some samples do not count.
 """
 
+import contextlib
 import functools
 import gc
 import os
 import sys
 import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -25,7 +27,7 @@ from algorun_train.loop.losses import PER_LABEL, Scoring, split_scoring
 from algorun_train.loop.pipeline_steps import PipelineSteps
 from algorun_train.loop.sharded_steps import ShardedSteps
 from algorun_train.models.folder_config import read_folder
-from algorun_train.models.folder_model import build_model, load_weights, prepare_transformers
+from algorun_train.models.folder_model import FolderModule, build_model, load_weights, prepare_transformers
 from algorun_train.options.for_parallel import partition_options, run_options
 from algorun_train.options.job_options import DdpJobOptions, PipelineJobOptions
 from algorun_train.options.mp_parameters import MpParameters
@@ -93,8 +95,9 @@ def in_split_stages(
     layout = lay_out(options, MpParameters(), comm.size)
     axes = process_groups.join(layout.grid, comm.rank, comm.device, shards)
     assert axes.tensor
-    inner = FolderJobModel(folder, classes, 1, on_meta=True)
-    model = inner.module.to(torch.get_default_dtype())
+    with in_float32():
+        inner = FolderJobModel(folder, classes, 1, on_meta=True)
+    model = converted(inner.module)
     parts = inner.split_stages(axes.tensor, comm)
     wanted, build = partition_options(options, MpParameters()), functools.partial(whole_model, classes, comm)
     partitioner = ModelPartitioner(model, layout, wanted, comm, build=build, held=parts.held)
@@ -109,10 +112,29 @@ def in_split_stages(
 
 def whole_model(classes: list[str] | None, comm: Communicator) -> torch.nn.Module:
     """The model with the folder's weights on rank 0, and others on each other rank."""
-    model = build_model(folder, classes, comm.rank)
+    with in_float32():
+        model = build_model(folder, classes, comm.rank)
     if comm.is_leader:
         load_weights(model, folder, classes)
-    return model.to(torch.get_default_dtype())
+    return converted(model)
+
+
+@contextlib.contextmanager
+def in_float32() -> Iterator[None]:
+    """To build a model is to call it once, and torch has no product of all experts in float64."""
+    kind = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    yield
+    torch.set_default_dtype(kind)
+
+
+def converted(model: FolderModule) -> torch.nn.Module:
+    """The model in the type of this layout. In float64 it computes its experts one after the other, as transformers' own class of
+    experts does."""
+    kind = torch.get_default_dtype()
+    if kind == torch.float64:
+        model.model.config._experts_implementation = "eager"
+    return model.to(kind)
 
 
 def on_ranks(
@@ -137,8 +159,9 @@ def in_groups(
     options = DdpJobOptions(precision=half, shard=str(shards), tp=tp)
     mesh = make_mesh(comm.device, comm.rank, comm.size, shards, tp)
     assert mesh.tensor
-    inner = FolderJobModel(folder, classes, 1, on_meta=True)
-    model = inner.module.to(torch.get_default_dtype())
+    with in_float32():
+        inner = FolderJobModel(folder, classes, 1, on_meta=True)
+    model = converted(inner.module)
     parts = inner.split(mesh.tensor, comm)
     if shards > 1:
         shard(model, layer_units(model), mesh, torch.bfloat16 if half == "bf16" else None)

@@ -29,7 +29,7 @@ from algorun_train.models.folder_classes import skeleton
 from algorun_train.models.folder_config import ModelFolder
 from algorun_train.models.folder_meta import build_on_meta
 from algorun_train.models.folder_model import INSIDE, FolderModule, head_names
-from algorun_train.models.tensor_plan import plan_of, split_model, with_split_logits
+from algorun_train.models.tensor_plan import plans_of, split_model, with_split_logits
 from algorun_train.options.job_options import DdpJobOptions
 from algorun_train.parallel.model import recompute
 from algorun_train.parallel.model.memory import give_memory
@@ -163,7 +163,7 @@ def _class_names(folder: ModelFolder) -> list[str] | None:
 def _split(module: FolderModule, folder: ModelFolder, axis: TensorAxis) -> TensorParts:
     """As the job does it, which also tries the plan: here nobody else is there. Raises UserError."""
     classes = _class_names(folder)
-    plan, model = plan_of(folder, classes, axis.ranks), skeleton(folder, classes)
+    plan, model = plans_of(folder, classes, axis.ranks)[0], skeleton(folder, classes)
     if folder.tokens:
         plan = with_split_logits(model, plan) or plan
     return split_model(module.model, plan, axis).inside(INSIDE)

@@ -12,7 +12,7 @@ from algorun_train.models.folder_classes import skeleton
 from algorun_train.models.folder_config import ModelFolder
 from algorun_train.models.small_copy import count
 from algorun_train.models.tensor_check import check_parts
-from algorun_train.models.tensor_plan import plan_of, with_split_logits
+from algorun_train.models.tensor_plan import experts_line, plans_of, with_split_logits
 from algorun_train.options.shard_layout import hosts_of_a_group, several_hosts
 from algorun_train.parallel.shard.sharded_model import TensorAxis
 from algorun_train.ranks.communicator import Communicator
@@ -24,12 +24,12 @@ def checked_plan(
     """transformers' plan for the model, tried on a small copy by all ranks. Call it on all ranks. Raises UserError, the same on all
     ranks, if there is none, the ranks cannot share the layers, or the plan gives another result than one process. Each rank gets
     the logits of some words if the plan allows it, else all."""
-    plan = comm.on_all(lambda: plan_of(folder, classes, axis.ranks))
-    model = skeleton(folder, classes)
+    plans = comm.on_all(lambda: plans_of(folder, classes, axis.ranks))
+    model, plan = skeleton(folder, classes), plans[0]
     if folder.tokens:
-        plan, line = comm.on_all(lambda: _tried(folder, model, plan, axis, comm.device))
-        if line:
-            comm.say(line)
+        plan, line = comm.on_all(lambda: _tried(folder, model, plans, axis, comm.device))
+        for each in filter(None, (line, experts_line(model, plan, axis.ranks))):
+            comm.say(each)
     ranks = _ranks_of_hosts(comm)
     if (hosts := hosts_of_a_group(axis.ranks, ranks)) > 1:
         comm.say(several_hosts(axis.ranks, ranks, hosts))
@@ -37,16 +37,19 @@ def checked_plan(
 
 
 def _tried(
-    folder: ModelFolder, model: Any, plan: dict[str, str], axis: TensorAxis, device: torch.device
+    folder: ModelFolder, model: Any, plans: Sequence[dict[str, str]], axis: TensorAxis, device: torch.device
 ) -> tuple[dict[str, str], str | None]:
-    """The plan, and a line for the log if it could not be tried; if that gives the same result, with logits of which each rank has
-    some words. Any: a model of transformers."""
-    weights, split = count(model), with_split_logits(model, plan)
-    if split:
+    """The first of the plans that gives the result of one process, if it can with logits of which each rank has some words. If no
+    copy of the model can be tried, the first plan, and a line for the log. Raises UserError if all of them fail. Any: a model of
+    transformers."""
+    *others, last = (each for plan in plans for each in (with_split_logits(model, plan), plan) if each)
+    weights = count(model)
+    for each in others:
         with contextlib.suppress(UserError):
-            if check_parts(folder, split, weights, axis, device) is None:
-                return split, None
-    return plan, check_parts(folder, plan, weights, axis, device)
+            if check_parts(folder, each, weights, axis, device) is None:
+                return each, None
+    line = check_parts(folder, last, weights, axis, device)
+    return plans[0] if line else last, line
 
 
 def refuse_embedded(model: str, ranks: int) -> UserError:

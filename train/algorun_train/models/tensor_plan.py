@@ -8,9 +8,13 @@ things are done here:
 - Gradients that are sums over the ranks are added up once a step (`TensorParts.partial`). The style's own hook
   (ReplicatedWithGradAllReduce, 5.24) does so after each backward pass, on what has accumulated: with --accumulation 2 it counts
   the first pass once for each rank.
+
+Of experts each rank has a part of the width, by the tensor plan. Where that plan has none, or it cannot be done, experts stay
+whole, by transformers' expert plan: each rank has some of them, and tokens travel.
 """
 
 import functools
+import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -34,10 +38,12 @@ SPLIT, GATHERED = "colwise", "colwise_gather_output"
 EACH = "*"  # stands in a plan for the number of a layer
 HEADS = ("num_attention_heads", "num_key_value_heads")
 OF_HEADS = re.compile(r"attn|attention")
-PACKED = "packed_colwise"  # two matrices side by side
+PACKED = "packed"  # begins the styles of two matrices side by side
+SPLIT_EXPERTS, WHOLE_EXPERTS = "moe_tp_experts", "ep_dispatch_experts"  # of the module of all experts of a layer
 # By style: the dimension of a weight of which the next layer, or the softmax, needs equal parts. What is gathered again need not.
-INNER = {"colwise": -2, "rowwise": -1, PACKED: -2, "packed_rowwise": -1}
-SIZES = re.compile(r"size|dim|inner|width|experts")
+INNER = {"colwise": -2, "rowwise": -1, "packed_colwise": -2, "packed_rowwise": -1}
+BY_NUMBER = {"grouped_gemm": 0}  # the same of whole experts: which of them a rank has
+SIZES, NUMBERS = re.compile(r"size|dim|inner|width"), re.compile(r"experts$")
 # What peft puts into names: around the model, and around the modules that it adapts.
 OF_PEFT = re.compile(r"^base_model\.model(?:\.|$)|\.(?:base_layer|original_module)(?=\.|$)")
 
@@ -58,9 +64,9 @@ def plain_name(name: str) -> str:
     return OF_PEFT.sub("", name)
 
 
-def plan_of(folder: ModelFolder, classes: Sequence[str] | None, ranks: int) -> dict[str, str]:
-    """transformers' plan for the folder's model: the style of each module or weight, by its name with `*` for numbers. Raises
-    UserError if it has none, or `ranks` do not divide what they would share."""
+def plans_of(folder: ModelFolder, classes: Sequence[str] | None, ranks: int) -> list[dict[str, str]]:
+    """transformers' plans for the folder's model, the one to prefer first: the style of each module or weight, by its name with `*`
+    for numbers. Raises UserError if it has none, or `ranks` do not divide what they would share."""
     where = f"option --tp: {ranks}: {folder.path}: {folder.architecture}"
     try:
         from transformers.distributed import tensor_parallel  # noqa: F401
@@ -72,48 +78,75 @@ def plan_of(folder: ModelFolder, classes: Sequence[str] | None, ranks: int) -> d
             "fix: pip install 'transformers>=5.24,<6', or --shard instead of --tp"
         ) from None
     model = skeleton(folder, classes)
-    plan: dict[str, str] = getattr(model, "tp_plan", None) or {}
-    if not plan:
+    split: dict[str, str] = getattr(model, "tp_plan", None) or {}
+    whole = _with_whole_experts(model, split)
+    if not split and not whole:
         raise UserError(
             f"{where} has no tensor parallel plan in transformers; allowed: models with one, such as Llama, Mistral, Qwen; "
             "fix: --shard instead of --tp"
         )
-    if not any(f".{EACH}." in name for name in plan):
-        experts = " but for expert parallelism, which is not offered" if model.ep_plan else ""
+    plans = (split, whole) if SPLIT_EXPERTS in split.values() else (whole, split)
+    sizes = [(plan, _shared_sizes(model, plan)) for plan in plans if any(f".{EACH}." in name for name in plan)]
+    if not sizes:
         raise UserError(
-            f"{where}: its plan in transformers splits no layer{experts}; allowed: models whose layers are split, such as Llama, "
-            "Mistral, Qwen; fix: --shard instead of --tp"
+            f"{where}: its plan in transformers splits no layer; allowed: models whose layers are split, such as Llama, Mistral, "
+            "Qwen; fix: --shard instead of --tp"
         )
-    config = model.config.get_text_config()
+    largest = [math.gcd(*shared.values()) for _, shared in sizes]
+    if even := [plan for (plan, _), most in zip(sizes, largest, strict=True) if most % ranks == 0]:
+        return even
+    uneven = {name: size for _, shared in sizes for name, size in shared.items() if size % ranks}
+    fits = [str(number) for number in range(1, max(largest) + 1) if any(each % number == 0 for each in largest)]
+    raise UserError(
+        f"{where}: {' and '.join(f'{name} is {size}' for name, size in uneven.items())}, which {ranks} ranks cannot share; "
+        f"allowed: {', '.join(fits)}; fix: one of them, and --shard for the rest of the ranks"
+    )
+
+
+def _with_whole_experts(model: Any, plan: Mapping[str, str]) -> dict[str, str]:
+    """The plan with transformers' expert plan in place of what it says of experts, as transformers joins them; empty if the model
+    has no expert plan. Any: a model of transformers."""
+    experts: dict[str, str] = getattr(model, "ep_plan", None) or {}
+    if WHOLE_EXPERTS not in experts.values():
+        return {}
+    inside = tuple(f"{name}." for name in experts)
+    return {name: style for name, style in plan.items() if not f"{name}.".startswith(inside)} | experts
+
+
+def _shared_sizes(model: Any, plan: Mapping[str, str]) -> dict[str, int]:
+    """What the ranks of a group must divide, by names of config.json where it has them: heads, inner sizes of layers, the number of
+    whole experts. Any: as above."""
+    config, styles = model.config.get_text_config(), _styles(model, plan)
+    sizes: dict[str, int] = {}
     if any(style == "colwise" and OF_HEADS.search(name) for name, style in plan.items()):
         for key in HEADS:
-            _refuse_remainder(where, key, getattr(config, key, None), ranks)
-    _refuse_uneven(where, model, plan, config.to_dict(), ranks)
-    return plan
-
-
-def _refuse_uneven(where: str, model: Any, plan: Mapping[str, str], config: Mapping[str, Any], ranks: int) -> None:
-    """Raises UserError if the ranks do not divide a layer's inner size."""
-    styles = _styles(model, plan)
+            heads = getattr(config, key, None)
+            named = (
+                {f"{key}[{layer}]": each for layer, each in enumerate(heads)}
+                if isinstance(heads, list)
+                else {key: heads}
+            )
+            sizes |= {name: each for name, each in named.items() if isinstance(each, int)}
+    values = config.to_dict()
     for name, module in model.named_modules():
         for key, weight in module.named_parameters(recurse=False):
-            dim = INNER.get(styles.get(f"{name}.{key}", styles.get(name, "")))
-            if dim is None or weight.dim() < 2:
-                continue
-            size = weight.shape[dim] // (2 if styles.get(f"{name}.{key}") == PACKED else 1)
-            known = [word for word, value in config.items() if value == size and SIZES.search(word)]
-            _refuse_remainder(where, known[0] if known else f"the inner size of {name}", size, ranks)
+            style = styles.get(f"{name}.{key}", styles.get(name, ""))
+            for dims, words, what in ((INNER, SIZES, "inner size"), (BY_NUMBER, NUMBERS, "number")):
+                if style in dims and weight.dim() > 1:
+                    size = weight.shape[dims[style]] // (2 if style.startswith(PACKED) else 1)
+                    known = [word for word, value in values.items() if value == size and words.search(word)]
+                    sizes[known[0] if known else f"the {what} of {name}"] = size
+    return sizes
 
 
-def _refuse_remainder(where: str, what: str, value: Any, ranks: int) -> None:
-    """Raises UserError if `ranks` do not divide a value of config.json, or one of a list. Any: whatever it has."""
-    for size in value if isinstance(value, list) else [value]:
-        if isinstance(size, int) and size % ranks:
-            fits = ", ".join(str(number) for number in range(1, size + 1) if size % number == 0)
-            raise UserError(
-                f"{where}: {what} is {size}, which {ranks} ranks cannot share; allowed: {fits}; fix: one of them, and --shard "
-                "for the rest of the ranks"
-            )
+def experts_line(model: Any, plan: Mapping[str, str], ranks: int) -> str | None:
+    """A line for the log about a model's experts; None if it has none that are shared. Any: as above."""
+    styles = _styles(model, plan).values()
+    if WHOLE_EXPERTS in styles:
+        return f"experts: each rank of a tensor group has 1 / {ranks} of them, whole"
+    if SPLIT_EXPERTS in styles:
+        return f"experts: each rank of a tensor group has 1 / {ranks} of the width of each"
+    return None
 
 
 def split_model(model: Any, plan: Mapping[str, str], axis: TensorAxis) -> TensorParts:
@@ -144,7 +177,9 @@ def split_model(model: Any, plan: Mapping[str, str], axis: TensorAxis) -> Tensor
         elif style is not None:
             if style == NEEDS_CONFIG:
                 module.config = model.config.get_text_config()
-            STYLES[style].install_forward(module, axis.mesh)
+            # Not "auto", which computes without gradients in another way: then an evaluation would round otherwise.
+            tokens = {"tp_mesh": axis.mesh, "ep_implementation": "all_to_all"} if style == WHOLE_EXPERTS else {}
+            STYLES[style].install_forward(module, axis.mesh, **tokens)
         if id(module) in views:
             module.forward = functools.partial(_with_views, module, module.forward, views[id(module)], axis)
     if split_dropout.drops(model.config.get_text_config()):
