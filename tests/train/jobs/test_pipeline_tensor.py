@@ -40,6 +40,13 @@ def test_the_first_step_is_that_of_one_process(tmp_path, world, kinds):
 
 
 @pytest.mark.slow
+def test_experts_are_computed_in_one_stage_too(tmp_path):
+    """They look at values, and the model of a pipeline has none before its stages are known."""
+    folders = [made_of(kind, tmp_path) for kind in ("mixtral", "mixtral whole", "gpt_oss")]
+    compare_with_one_process(tmp_path, folders, 2, STAGES[2], "float32")
+
+
+@pytest.mark.slow
 def test_it_is_in_float32_too(tmp_path):
     folders = [made_of(kind, tmp_path) for kind in (*KINDS, *EXPERTS)]
     compare_with_one_process(tmp_path, folders, 4, STAGES[4], "float32")

@@ -21,7 +21,7 @@ from algorun_train.parallel.cut.layer_list import cut_at_layers
 from algorun_train.parallel.cut.uncut_model import UncutModel, output_of
 from algorun_train.parallel.layout.layout import Layout
 from algorun_train.parallel.model.model_stages import ModelStages
-from algorun_train.parallel.model.segments import Cutting
+from algorun_train.parallel.model.segments import Cutting, TensorSpec
 from algorun_train.parallel.model.trees import leaves
 from algorun_train.parallel.partition import imbalance, partition_file
 from algorun_train.parallel.partition.cost_model import CostModel
@@ -67,8 +67,8 @@ class ModelPartitioner:
         """`loss` of the output of one microbatch counts with the last segment of the profile. `held` is the share of the weights that
         each rank of a tensor group has; times and activations are those of whole layers.
 
-        The weights of `model` may have no memory (torch's meta device), with more than one stage. `build` then makes the same
-        model with weights on the CPU, which rank 0 has while it searches for cuts.
+        The weights of `model` may have no memory (torch's meta device). `build` then makes the same model with weights on the CPU,
+        which rank 0 has while it searches for cuts; with one stage only if `model` cannot compute without values.
         """
         self._build = build
         self._model, self._layout, self._options, self._comm, self._loss = model, layout, options, comm, loss
@@ -85,7 +85,7 @@ class ModelPartitioner:
         """
         options = self._options
         if self._layout.stages == 1 and not (options.always_profile or options.file or options.limit_bytes):
-            uncut = UncutModel(self._model, example, self._comm.from_leader(lambda: output_of(self._model, example)))
+            uncut = UncutModel(self._model, example, self._comm.from_leader(lambda: self._output(example)))
             return PartitionedModel(ModelStages(uncut, (0,), (uncut.segments[0].entry, uncut.output)))
         check_same_models(self._comm, self._model, example)
         cutting = self._cut(example)
@@ -107,6 +107,15 @@ class ModelPartitioner:
         assert partition is not None
         self._comm.from_leader(lambda: partition_file.write(path, job, segments, partition))
         return self._reported(f"written to {path}", cutting, segments, partition)
+
+    def _output(self, example: object) -> tuple[TensorSpec, ...]:
+        """The tensors that the model returns, without their data."""
+        try:
+            return output_of(self._model, example)
+        except Exception:  # without memory some models fail, each in its own way: experts look at values
+            if self._build is None:
+                raise
+        return output_of(self._build(), example)
 
     def _from_file(self, path: Path, file: PartitionFile, job: Job, cutting: Cut, example: object) -> PartitionedModel:
         """The partition of a file that existed before this job."""
