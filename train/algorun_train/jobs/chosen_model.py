@@ -79,7 +79,10 @@ class EmbeddedModel:
         return None  # it was built whole: it is small
 
     def split(self, axis: TensorAxis, comm: Communicator) -> TensorParts:
-        raise refuse_embedded(self.name, axis.ranks)
+        def refuse() -> TensorParts:
+            raise refuse_embedded(self.name, axis.ranks)
+
+        return comm.on_all(refuse)  # a rank that left would break the group that others still make
 
     def write(self, state: dict[str, torch.Tensor], description: Mapping[str, object], folder: Path) -> Path:
         return artifact.write_model(folder, state, description)
