@@ -10,13 +10,17 @@ from typing import Any
 LEGACY = "TF_USE_LEGACY_KERAS"
 INSTALL = "add tensorflow==2.21.0 and tf_keras==2.21.0 to requirements.txt"
 NAME = "smdistributed.modelparallel.tensorflow"
-# Names that TensorFlow does not document: a piece of a graph cannot be made without them. 2.21 has them all.
+THREADS = "TF_NUM_INTEROP_THREADS"
+# A step in a script's tf.function holds one thread while its pieces wait for another: on one core TensorFlow has a single one.
+LEAST_THREADS = 4
+# Names that TensorFlow and Keras do not document, and that this package cannot do without. 2.21 has them all.
 PRIVATE = {
     "tensorflow.python.framework.func_graph": ("FuncGraph._create_op_internal", "FuncGraph._add_function"),
     "tensorflow.python.eager.wrap_function": ("WrappedFunction", "VariableHolder"),
     "tensorflow.python.eager.record": ("could_possibly_record", "stop_recording"),
     "tensorflow.python.autograph.core.ag_ctx": ("ControlStatusCtx", "Status.UNSPECIFIED"),
     "tensorflow.python.autograph.impl.api": ("tf_convert",),
+    "tf_keras.src.optimizers.legacy.optimizer_v2": ("OptimizerV2._create_all_weights",),
 }
 
 
@@ -28,6 +32,8 @@ def check() -> None:
     """
     if "tensorflow" not in sys.modules:
         os.environ.setdefault(LEGACY, "1")
+    if len(os.sched_getaffinity(0)) < LEAST_THREADS:
+        os.environ.setdefault(THREADS, str(LEAST_THREADS))  # TensorFlow reads it before its first operation
     try:
         import tensorflow as tf
     except ModuleNotFoundError as missing:
