@@ -81,6 +81,47 @@ def test_a_fault_is_one_error_on_all_ranks(fault, says, run):
     assert ranks == {"0", "1"}, done.text
 
 
+@pytest.mark.parametrize("optimizer", ["adam", "legacy"])
+def test_a_checkpoint_resumes_on_partitions_and_in_plain_tensorflow(optimizer, run, tmp_path):
+    program, folder = PROGRAMS / "smp_tf_checkpoints.py", tmp_path / "checkpoints"
+
+    def losses(done):
+        assert done.code == 0, done.text
+        return [float(each) for each in re.findall(r"step \d loss (\S+)$", done.out, re.M)]
+
+    whole = run("mpirun", "1x2", program, 2, "export", folder, optimizer, **LEGACY)
+    expected = losses(whole)
+    assert len(expected) == 6
+    assert set(re.findall(r"rank (\d) saved (\S+) as number 1$", whole.out, re.M)) == {
+        (rank, str(folder / "ckpt-1")) for rank in "01"
+    }
+    for mode in ("before", "after"):
+        done = run("mpirun", "1x2", program, 2, mode, folder, optimizer, **LEGACY)
+        assert losses(done) == expected[3:], mode
+    plain = run("mpirun", "1x1", program, 1, "plain", folder, optimizer, **LEGACY)
+    assert losses(plain) == pytest.approx(expected[3:], abs=1e-6)
+    (off,) = re.findall(r"read 6 steps; the exported model is off by (\S+)$", plain.out, re.M)
+    assert float(off) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("mode", "optimizer", "says"),
+    [
+        (
+            "export",
+            "ema",
+            "smp.CheckpointManager: Adam has the variables of one partition only; allowed: an optimizer whose",
+        ),
+        ("missing", "adam", "ckpt-9.index; allowed: a checkpoint that every host has"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_is_one_error_on_all_ranks(mode, optimizer, says, run, tmp_path):
+    done = run("mpirun", "1x2", PROGRAMS / "smp_tf_checkpoints.py", 2, mode, tmp_path, optimizer, **LEGACY)
+    assert done.code == 1, done.text
+    assert says in done.failure("algo-1"), done.text
+    assert set(re.findall(rf"^\[(\d) \S+\] .*UserError: .*{re.escape(says)}", done.text, re.M)) == {"0", "1"}, done.text
+
+
 def test_keras_3_is_refused_on_import(run):
     done = run("mpirun", "1x1", PROGRAMS / "smp_tf_faults.py", "keras3", TF_CPP_MIN_LOG_LEVEL="2")
     assert done.code == 1, done.text

@@ -35,6 +35,8 @@ class MpiRanks:
     comm: Mpi
     rank: int = 0
     size: int = 1
+    group: str = "one pipeline"
+    """what the ranks have in common, for errors"""
     _sent: list[tuple[Mpi, str]] = field(default_factory=list)
 
     def together(self, what: str, data: bytes = b"") -> list[bytes]:
@@ -54,7 +56,7 @@ class MpiRanks:
             ]
             calls = ", ".join(f"rank {rank} calls {text}" for rank, text in enumerate(texts))
             raise UserError(
-                f"the ranks of one pipeline call different things: {calls}; allowed: the same on all of them, with batches of "
+                f"the ranks of {self.group} call different things: {calls}; allowed: the same on all of them, with batches of "
                 "the same shape; fix: call it on every rank, with drop_remainder=True in .batch(..)"
             )
         lengths = [int.from_bytes(row[DIGEST:], "little") for row in rows]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,6 +16,7 @@ from .tracing import TracedStep
 
 Layer = Any  # TensorFlow's objects have no types for mypy
 Variable = Any
+VALUE = "VARIABLE_VALUE"  # the name of a variable's value in TensorFlow's checkpoints
 
 
 @dataclass(slots=True)
@@ -28,6 +30,12 @@ class StagePlacement:
     """id of a direct layer -> its stage"""
     variables: dict[int, int] = field(default_factory=dict)
     """id of a variable's handle -> its stage"""
+    brought: dict[int, Any] = field(default_factory=dict)
+    """id of a variable's handle -> its value, of other ranks, while this rank writes a checkpoint of the whole model"""
+    is_restoring: bool = False
+    """while a checkpoint is read: variables of other ranks leave it out"""
+    _order: list[Variable] = field(default_factory=list)
+    """the variables, in the order in which they were placed"""
     _alive: list[Any] = field(default_factory=list)
     """the objects of the ids"""
 
@@ -43,6 +51,16 @@ class StagePlacement:
             if id(variable.handle) not in self.variables:
                 self._place(variable, self._first_use(traced, variable))
 
+    def add_slots(self, slots: Iterable[tuple[Variable, Variable]]) -> None:
+        """Places an optimizer's variables, each with its variable of the model, in that one's stage."""
+        for slot, variable in slots:
+            self._place(slot, self.variables[id(variable.handle)])
+
+    def elsewhere(self) -> list[tuple[Variable, int]]:
+        """The variables of all stages but the first, with their stages; the same on all ranks of a pipeline."""
+        placed = [(variable, self.variables[id(variable.handle)]) for variable in self._order]
+        return [(variable, stage) for variable, stage in placed if stage]
+
     def is_own(self, variable: Variable) -> bool:
         """Whether a variable of the model lies on this rank."""
         return self.variables.get(id(variable.handle), self.stage) == self.stage
@@ -55,12 +73,26 @@ class StagePlacement:
                     resource=variable.handle, value=tf.zeros([0], variable.dtype), validate_shape=False
                 )
                 stage, kind = self.variables[id(variable.handle)], type(variable)
-                variable.__class__ = type(kind.__name__, (Elsewhere, kind), {"partition": stage})
+                members = {"partition": stage, "placement": self, "kind": kind}
+                variable.__class__ = type(kind.__name__, (Elsewhere, kind), members)
+
+    @contextlib.contextmanager
+    def whole(self, variables: Iterable[Variable]) -> Iterator[None]:
+        """While it is held, these variables have the values that were brought here, as if all were this rank's."""
+        there = [variable for variable in variables if isinstance(variable, Elsewhere)]
+        for variable in there:
+            variable.__class__ = variable.kind
+            value = tf.constant(self.brought[id(variable.handle)])
+            tf.raw_ops.AssignVariableOp(resource=variable.handle, value=value, validate_shape=False)
+        try:
+            yield
+        finally:
+            self.let_go(there)
 
     def _place(self, variable: Variable, stage: int) -> None:
         if id(variable.handle) not in self.variables:
             self.variables[id(variable.handle)] = stage
-            self._alive.append(variable)
+            self._order.append(variable)
 
     def _first_use(self, traced: TracedStep, variable: Variable) -> int:
         """The stage of the layer that follows the first operation which gets a variable of the model itself."""
@@ -77,6 +109,9 @@ class Elsewhere:
     """Mixed into a variable that lies on another rank. Graphs may name it; reading its value fails."""
 
     partition = 0
+    handle: Any  # TensorFlow's
+    placement: StagePlacement
+    kind: type[Any]  # its class on its own rank
 
     def _read_variable_op(self, *args: Given, **kwargs: Given) -> Result:
         if tf.executing_eagerly():
@@ -84,7 +119,17 @@ class Elsewhere:
         return super()._read_variable_op(*args, **kwargs)  # type: ignore[misc]
 
     def _serialize_to_tensors(self) -> Result:
-        raise self._error()
+        if self.placement.is_restoring:
+            return {}
+        value = self.placement.brought.get(id(self.handle))
+        if value is None:
+            raise self._error()
+        return {VALUE: tf.constant(value)}
+
+    def _restore_from_tensors(self, restored_tensors: Given) -> Result:
+        if not self.placement.is_restoring:
+            raise self._error()
+        return tf.no_op()
 
     def _gather_saveables_for_checkpoint(self) -> Result:
         raise self._error()
@@ -92,5 +137,5 @@ class Elsewhere:
     def _error(self) -> UserError:
         return UserError(
             f"smp: variable {getattr(self, 'name', '')} lies in partition {self.partition}, on another rank; allowed: "
-            "model.variables, which are this rank's; fix: read or save it there"
+            "model.variables, which are this rank's; fix: smp.CheckpointManager for a checkpoint, or read it there"
         )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -13,7 +13,7 @@ from algorun_smdistributed.script_types import Given, Result
 from algorun_train.common.errors import UserError
 from algorun_train.parallel.layout.layout import Layout
 
-from . import cutting, partitioning
+from . import cutting, partitioning, slots
 from .arguments import KerasStepFunction, StepCall
 from .messages import MpiRanks
 from .placing import StagePlacement
@@ -36,6 +36,8 @@ class KerasJob:
     model: Any = None
     """the script's smp.DistributedModel"""
     placement: StagePlacement | None = None
+    optimizers: list[Any] = field(default_factory=list)
+    """those whose variables are those of the whole model, each on its rank"""
     tracing: bool = False
     """while a step function runs with symbolic tensors; the model then shows all of its variables"""
 
@@ -95,9 +97,12 @@ def plan(job: KerasJob, function: KerasStepFunction, call: StepCall) -> PlannedS
             print(f"smp: layers of each partition: {found.text(begins)}", flush=True)
     else:
         known = {}
-    job.placement.add(traced, known, job.model)
+    placement = job.placement
+    placement.add(traced, known, job.model)
     planned = pipeline.on_all(lambda: _cut(job, traced), what)
-    job.placement.let_go(job.model.all_variables())
+    made = pipeline.on_all(lambda: _slots(job, traced), what)
+    placement.add_slots(made)
+    placement.let_go([*job.model.all_variables(), *(slot for slot, _ in made)])
     return planned
 
 
@@ -113,6 +118,16 @@ def _traced(job: KerasJob, function: KerasStepFunction, call: StepCall) -> Trace
             "fix: predictions = model(..) inside"
         )
     return traced
+
+
+def _slots(job: KerasJob, traced: TracedStep) -> list[tuple[Variable, Variable]]:
+    """New variables of optimizers, each with its variable of the model."""
+    made = []
+    for optimizer, variables in traced.recording.optimizers.values():
+        if slots.can_be_whole(optimizer) and not any(each is optimizer for each in job.optimizers):
+            made += slots.make(optimizer, variables)
+            job.optimizers.append(optimizer)
+    return made
 
 
 def _digest(traced: TracedStep) -> str:

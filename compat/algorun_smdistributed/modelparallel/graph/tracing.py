@@ -44,6 +44,8 @@ class TraceRecord:
     """calls of the model itself"""
     gradients: dict[int, Variable] = field(default_factory=dict)
     """id of each gradient that optimizer.get_gradients returned -> its variable"""
+    optimizers: dict[int, tuple[Any, list[Variable]]] = field(default_factory=dict)
+    """id of an optimizer -> itself, and the variables that it was asked for"""
     kept: list[Tensor] = field(default_factory=list)
     """the same gradients: an id is good while its object lives"""
     has_tape: bool = False
@@ -133,6 +135,7 @@ def _recorded(model: Layer, graph: Any) -> Iterator[TraceRecord]:  # tf.Graph
 
     def gradients(optimizer: Given, loss: Tensor, params: Given) -> list[Tensor]:
         variables = tf.nest.flatten(params)
+        recording.optimizers.setdefault(id(optimizer), (optimizer, variables))
         found = tf.gradients(loss, variables)
         for gradient, variable in zip(found, variables, strict=True):
             if gradient is None:

@@ -27,6 +27,7 @@ from algorun_train.common.errors import UserError
 
 requirements.check()
 
+from .checkpoints import CheckpointManager  # noqa: E402
 from .model import DistributedModel  # noqa: E402
 from .ranks import (  # noqa: E402
     barrier,
@@ -48,7 +49,6 @@ from .step import step  # noqa: E402
 from .step_output import StepOutput  # noqa: E402
 
 REFUSED = {
-    "CheckpointManager": "checkpoints of a model in partitions are not written here; fix: save each rank's model.variables",
     "partition": "layers are placed by measuring them; fix: leave smp.partition and auto_partition out",
 }
 
@@ -60,6 +60,6 @@ def __getattr__(name: str) -> NoReturn:
 
 
 __all__ = [
-    "DistributedModel", "StepOutput", "barrier", "dp_rank", "dp_size", "init", "is_initialized", "local_rank",
+    "CheckpointManager", "DistributedModel", "StepOutput", "barrier", "dp_rank", "dp_size", "init", "is_initialized", "local_rank",
     "local_size", "mp_barrier", "mp_rank", "mp_size", "pp_barrier", "pp_rank", "pp_size", "rank", "size", "step",
 ]  # fmt: skip

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import Any
 
 import tf_keras
@@ -9,6 +10,7 @@ import tf_keras
 from algorun_smdistributed.script_types import Given, Result
 from algorun_train.common.errors import UserError
 
+from . import checkpoints
 from .session import job
 
 Variable = Any  # TensorFlow's objects have no types for mypy
@@ -62,9 +64,23 @@ class DistributedModel(tf_keras.Model):  # type: ignore[misc]  # TensorFlow has 
         return self._own(super().weights)
 
     def save_model(self, save_path: str = "/opt/ml/model") -> None:
-        """Writes the model in TensorFlow's SavedModel format. With one partition only: UserError with several."""
-        _only_whole("save_model")
-        super().save(save_path)
+        """Writes the whole model to a folder, in TensorFlow's SavedModel format. Call it on all ranks, after a step.
+
+        Rank 0 gets the variables of all partitions, so its memory must suffice for the model, and writes. Raises UserError on
+        all ranks if Keras cannot save the model.
+        """
+        here = job()
+        checkpoints.whole(here, "model.save_model", self.all_variables(), lambda: self._save(save_path))
+
+    def _save(self, path: str) -> None:
+        here = job()
+        here.tracing = True
+        held = contextlib.nullcontext() if here.placement is None else here.placement.whole(self.all_variables())
+        try:
+            with held:
+                super().save(path)
+        finally:
+            here.tracing = False
 
     def _own(self, variables: list[Variable]) -> list[Variable]:
         here = job()
@@ -76,8 +92,8 @@ class DistributedModel(tf_keras.Model):  # type: ignore[misc]  # TensorFlow has 
 def _only_whole(name: str) -> None:
     if job().layout.grid.pp > 1:
         raise UserError(
-            f"smp.DistributedModel.{name}: with {job().layout.grid.pp} partitions; allowed: with 1; fix: save this rank's "
-            "model.variables yourself, or train with smdistributed.modelparallel.torch"
+            f"smp.DistributedModel.{name}: with {job().layout.grid.pp} partitions; allowed: with 1; fix: save_model for the "
+            "whole model, smp.CheckpointManager for checkpoints, an @smp.step function for training and evaluation"
         )
 
 
