@@ -122,6 +122,64 @@ def test_a_checkpoint_that_cannot_be_is_one_error_on_all_ranks(mode, optimizer, 
     assert set(re.findall(rf"^\[(\d) \S+\] .*UserError: .*{re.escape(says)}", done.text, re.M)) == {"0", "1"}, done.text
 
 
+def test_replicas_train_as_one_process_with_the_whole_batch(run):
+    program, losses, weights = PROGRAMS / "smp_tf_replicas.py", {}, {}
+    jobs = {
+        "one": ("1x1", 1, "cluster"),
+        "cluster": ("1x4", 2, "cluster"),
+        "spread": ("1x4", 2, "spread"),
+        "flat": ("1x2", 1, "cluster"),
+    }
+    for name, (layout, partitions, placement) in jobs.items():
+        done = run("mpirun", layout, program, partitions, placement, "sgd", **LEGACY)
+        assert done.code == 0, done.text
+        rows = re.findall(r"rank (\d) step (\d) loss (\S+)$", done.out, re.M)
+        ranks = {rank for rank, _, _ in rows}
+        losses[name] = [sum(float(loss) for _, at, loss in rows if int(at) == n) / len(ranks) for n in range(8)]
+        found = [
+            (json.loads(places), float(total))
+            for places, total in re.findall(r"places (\{.*\}) weights (\S+)$", done.out, re.M)
+        ]
+        assert len(found) == len(ranks) == int(layout[-1])
+        by_stage = {}
+        for places, total in found:
+            by_stage.setdefault(places["mp_rank"], set()).add(total)
+            assert places["mp_size"] == partitions
+            assert places["dp_size"] == len(ranks) // partitions
+            at = (places["dp_rank"], places["mp_rank"])
+            cluster = placement == "cluster"
+            assert places["rank"] == (at[0] * partitions + at[1] if cluster else at[1] * places["dp_size"] + at[0])
+        assert all(len(totals) == 1 for totals in by_stage.values()), by_stage  # replicas are equal to the last bit
+        weights[name] = sum(total for totals in by_stage.values() for total in totals)
+    for name in ("cluster", "spread", "flat"):
+        assert losses[name] == pytest.approx(losses["one"], abs=1e-5), name
+        assert weights[name] == pytest.approx(weights["one"], abs=1e-4), name
+
+
+@pytest.mark.parametrize(
+    ("use", "says"),
+    [
+        ("changed", "which is computed from gradients; allowed: what optimizer.get_gradients returns"),
+        (
+            "outputs",
+            "StepOutput.outputs of a gradient with replicas; allowed: accumulate(), reduce_mean() and reduce_sum()",
+        ),
+    ],
+)
+def test_gradients_that_replicas_would_not_share_are_one_error(use, says, run):
+    done = run("mpirun", "1x2", PROGRAMS / "smp_tf_replicas.py", 1, "cluster", use, **LEGACY)
+    assert done.code == 1, done.text
+    assert says in done.failure("algo-1"), done.text
+    ranks = set(re.findall(rf"^\[(\d) \S+\] .*UserError: .*{re.escape(says)}", done.text, re.M))
+    assert ranks == {"0", "1"} or (ranks and use == "outputs"), done.text  # there each rank fails by itself
+
+
+def test_more_ranks_than_partitions_need_replicas(run):
+    done = run("mpirun", "1x4", PROGRAMS / "smp_tf_faults.py", "replicas", TF_CPP_MIN_LOG_LEVEL="2")
+    assert done.code == 1, done.text
+    assert "mp_parameters: partitions = 2 on 4 ranks; allowed: 4 without ddp" in done.failure("algo-1")
+
+
 def test_keras_3_is_refused_on_import(run):
     done = run("mpirun", "1x1", PROGRAMS / "smp_tf_faults.py", "keras3", TF_CPP_MIN_LOG_LEVEL="2")
     assert done.code == 1, done.text

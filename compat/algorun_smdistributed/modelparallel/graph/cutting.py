@@ -67,10 +67,7 @@ def cut(
     source = _Source(traced, found, owners)
     for tensor, only in results:
         if only is None and source.position(tensor) >= stages and not trial:
-            raise UserError(
-                f"smp.step: the function returns {tensor.op.name}, which is computed from gradients; allowed: what "
-                "optimizer.get_gradients returns, as it is; fix: change gradients outside of the function, after g.accumulate()"
-            )
+            raise from_gradients(tensor)
     feeds = {position: source.feeds(source.operations(position)) for position in range(2 * stages)}
     tail_feeds = source.feeds(found.everywhere, tail=True)
     needs: dict[tuple[int, int], dict[Key, Tensor]] = {}  # (position, receiving rank) -> tensors
@@ -176,6 +173,14 @@ class _Source:
             for name in wanted
             if name not in self._inputs and (self._tensors[name].op in self._found.of or name in names)
         }
+
+
+def from_gradients(tensor: Tensor) -> UserError:
+    """The error about a result that other ranks would need in another form."""
+    return UserError(
+        f"smp.step: the function returns {tensor.op.name}, which is computed from gradients; allowed: what "
+        "optimizer.get_gradients returns, as it is; fix: change gradients outside of the function, after g.accumulate()"
+    )
 
 
 def _names(tensors: Sequence[Tensor]) -> tuple[Key, ...]:

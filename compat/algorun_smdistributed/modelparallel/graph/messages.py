@@ -21,6 +21,7 @@ NAP_S = 5e-5
 LAST_WORDS_S = 1.0  # for the other ranks, which often have the same error, to write it before they are ended
 LENGTH = 8  # bytes of a length
 DIGEST = 16  # bytes of a hash
+MOST = 1 << 30  # bytes of one broadcast: MPI counts them in 31 bits
 NAME = 300  # bytes of a call's name
 # Each launcher of MPI processes sets one of them. Without any, this is a single process, and MPI is not started.
 STARTED = ("OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "PMIX_RANK")
@@ -35,7 +36,7 @@ class MpiRanks:
     comm: Mpi
     rank: int = 0
     size: int = 1
-    group: str = "one pipeline"
+    group: str = "the job"
     """what the ranks have in common, for errors"""
     _sent: list[tuple[Mpi, str]] = field(default_factory=list)
 
@@ -121,12 +122,23 @@ class MpiRanks:
         _wait(lambda: bool(request.Test()), what)
         return total
 
-    def part(self, color: int, key: int) -> MpiRanks:
+    def copy_first(self, array: Any, what: str) -> Any:  # NumPy's arrays of any type
+        """Rank 0's array on every rank, of the same shape and type as this rank's `array`."""
+        import numpy as np
+
+        found = np.array(array)
+        flat = found.reshape(-1).view(np.uint8)
+        for at in range(0, flat.size, MOST):
+            request = self.comm.Ibcast(flat[at : at + MOST], root=0)
+            _wait(lambda request=request: bool(request.Test()), what)  # type: ignore[misc]
+        return found
+
+    def part(self, color: int, key: int, group: str) -> MpiRanks:
         """The group of all ranks that give the same color, in the order of their keys. On all ranks of this group."""
         if self.size == 1:
             return MpiRanks(None)
         comm = self.comm.Split(color, key)
-        return MpiRanks(comm, comm.Get_rank(), comm.Get_size())
+        return MpiRanks(comm, comm.Get_rank(), comm.Get_size(), group)
 
     def on_host(self) -> tuple[int, int]:
         """This rank's number among those of its host, and their number."""

@@ -17,7 +17,7 @@ from . import cutting, partitioning, slots
 from .arguments import KerasStepFunction, StepCall
 from .messages import MpiRanks
 from .placing import StagePlacement
-from .positions import Owners
+from .positions import Owners, ancestors
 from .running import StepRun
 from .tracing import TracedStep, trace
 
@@ -31,6 +31,8 @@ class KerasJob:
 
     world: MpiRanks
     pipeline: MpiRanks
+    replicas: MpiRanks
+    """the ranks that have the same stage"""
     layout: Layout
     optimize: str
     model: Any = None
@@ -40,6 +42,8 @@ class KerasJob:
     """those whose variables are those of the whole model, each on its rank"""
     tracing: bool = False
     """while a step function runs with symbolic tensors; the model then shows all of its variables"""
+    equal: set[int] = field(default_factory=set)
+    """ids of the handles of variables that replicas have in common"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +56,7 @@ class Leaf:
     """of a leaf without tensors"""
     is_elsewhere: bool = False
     """the gradient of a variable of another rank"""
+    is_gradient: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +74,8 @@ class PlannedStep:
     """variables of this rank that a step may change"""
     read: tuple[Variable, ...]
     """variables of this rank that a step reads"""
+    gradients: tuple[tuple[int, ...], ...] = ()
+    """with replicas: the tensors of each gradient of this rank, by number"""
 
 
 def plan(job: KerasJob, function: KerasStepFunction, call: StepCall) -> PlannedStep:
@@ -87,7 +94,10 @@ def plan(job: KerasJob, function: KerasStepFunction, call: StepCall) -> PlannedS
             "fix: make no layer or operation depend on the rank"
         )
     if job.layout.grid.pp == 1:
-        return _whole(job, traced)
+        # All ranks make the first step of a job together; later signatures may be of one replica only.
+        planned = (pipeline if job.equal else job.replicas).on_all(lambda: _whole(job, traced), what)
+        _equalise(job)
+        return planned
     if job.placement is None:
         found = pipeline.on_all(lambda: partitioning.segments(traced, job.layout.stages), what)
         begins = job.world.from_first(lambda: _chosen(job, traced, found, call), what)
@@ -102,6 +112,7 @@ def plan(job: KerasJob, function: KerasStepFunction, call: StepCall) -> PlannedS
     planned = pipeline.on_all(lambda: _cut(job, traced), what)
     made = pipeline.on_all(lambda: _slots(job, traced), what)
     placement.add_slots(made)
+    _equalise(job)
     placement.let_go([*job.model.all_variables(), *(slot for slot, _ in made)])
     return planned
 
@@ -118,6 +129,19 @@ def _traced(job: KerasJob, function: KerasStepFunction, call: StepCall) -> Trace
             "fix: predictions = model(..) inside"
         )
     return traced
+
+
+def _equalise(job: KerasJob) -> None:
+    """Gives this rank's variables of the model the values that they have in the first replica. On all replicas."""
+    if job.replicas.size == 1:
+        return
+    own = [v for v in job.model.all_variables() if job.placement is None or job.placement.is_own(v)]
+    own = [variable for variable in own if id(variable.handle) not in job.equal]
+    if own:
+        job.replicas.together(f"@smp.step: {len(own)} new variables")
+    for variable in own:
+        variable.assign(job.replicas.copy_first(variable.numpy(), f"variable {variable.name} of the first replica"))
+        job.equal.add(id(variable.handle))
 
 
 def _slots(job: KerasJob, traced: TracedStep) -> list[tuple[Variable, Variable]]:
@@ -145,7 +169,23 @@ def _whole(job: KerasJob, traced: TracedStep) -> PlannedStep:
     def run(batches: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         return [list(traced.concrete(*batch)) for batch in batches]
 
-    return PlannedStep(traced, leaves, tuple(tensor for tensor, _ in tensors), run, (), ())
+    changed = tuple(variable for variable in traced.graph.variables if not variable.trainable)
+    gradients = _gradients(job, leaves)
+    if job.replicas.size > 1:
+        for tensor, only in tensors:
+            if only is None and any(op._original_op is not None for op in ancestors([tensor.op])):
+                raise cutting.from_gradients(tensor)
+    return PlannedStep(
+        traced, leaves, tuple(tensor for tensor, _ in tensors), run, changed, tuple(traced.graph.variables), gradients
+    )
+
+
+def _gradients(job: KerasJob, leaves: Result) -> tuple[tuple[int, ...], ...]:
+    """The tensors of each gradient of this rank, where replicas average them."""
+    if job.replicas.size == 1:
+        return ()
+    found = (leaf for leaf in tf.nest.flatten(leaves) if leaf.is_gradient and not leaf.is_elsewhere)
+    return tuple(dict.fromkeys(leaf.tensors[:2] for leaf in found))
 
 
 def _chosen(job: KerasJob, traced: TracedStep, found: partitioning.Segments, call: StepCall) -> tuple[int, ...]:
@@ -206,6 +246,7 @@ def _cut(job: KerasJob, traced: TracedStep) -> PlannedStep:
         run,
         tuple(variable for variable in own if not variable.trainable),
         own,
+        _gradients(job, leaves),
     )
 
 
@@ -236,6 +277,6 @@ def _leaves(
             parts.append(value.dense_shape)
         numbers = tuple(range(len(tensors), len(tensors) + len(parts)))
         tensors.extend((part, only) for part in parts)
-        return Leaf(numbers, is_slices)
+        return Leaf(numbers, is_slices, is_gradient=variable is not None)
 
     return tf.nest.map_structure(leaf, traced.result), tensors

@@ -91,12 +91,12 @@ def find(
         if numbers[op] not in inside and owners.strangers(op) and not owners.stages(op) and op._original_op is None
     ]
     effects = [op for op in changing if op not in set(outside)]
-    needed = _ancestors([tensor.op for tensor in results] + effects)
+    needed = ancestors([tensor.op for tensor in results] + effects)
     _check_results(needed, outside, owners)
     of: dict[Operation, int] = {}
     running = 0
     layer_at = {number: span.layer for span in traced.recording.layers for number in range(span.first, span.end)}
-    everywhere = _ancestors(outside)
+    everywhere = ancestors(outside)
     for number, op in enumerate(operations):
         if op.type == "Placeholder" or op in free:
             continue
@@ -156,7 +156,8 @@ def _changes(op: Operation) -> bool:
     return (takes_resource and op.type not in ("ResourceGather", "ResourceGatherNd", "VariableShape")) or not op.outputs
 
 
-def _ancestors(ends: Sequence[Operation]) -> set[Operation]:
+def ancestors(ends: Sequence[Operation]) -> set[Operation]:
+    """These operations, and all that they follow from."""
     found, todo = set(ends), list(ends)
     while todo:
         op = todo.pop()

@@ -62,11 +62,8 @@ def init(config: Mapping[str, Given] | None = None) -> None:
                 f"mp_parameters: {name} = {given.get(name)!r} with TensorFlow; allowed: not given; fix: {fix}"
             )
     world = messages.join()
-    layout = lay_out(options, replace(mp, ddp=True), world.size)
-    if layout.grid.dp > 1:
-        raise UserError(
-            f"mp_parameters: partitions = {layout.grid.pp} on {world.size} ranks; allowed with TensorFlow: as many partitions as "
-            'ranks; fix: "processes_per_host" times the hosts = "partitions"'
-        )
-    place = layout.grid.place(world.rank)
-    _session = KerasJob(world, world.part(*place), layout, options.optimize)
+    layout = lay_out(options, replace(mp, ddp=mp.ddp or horovod), world.size)
+    replica, stage = layout.grid.place(world.rank)
+    pipeline = world.part(replica, stage, "one pipeline")
+    replicas = world.part(stage, replica, "one partition in all replicas")
+    _session = KerasJob(world, pipeline, replicas, layout, options.optimize)

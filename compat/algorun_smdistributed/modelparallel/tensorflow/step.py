@@ -12,6 +12,7 @@ from tensorflow.python.eager import record
 
 from algorun_smdistributed.modelparallel.graph.arguments import KerasStepFunction, StepCall
 from algorun_smdistributed.modelparallel.graph.planned_step import KerasJob, PlannedStep, plan
+from algorun_smdistributed.modelparallel.graph.replica_means import replica_means
 from algorun_smdistributed.modelparallel.graph.tracing import TAPE
 from algorun_smdistributed.script_types import Given, Result
 from algorun_train.common.errors import UserError
@@ -33,8 +34,8 @@ def step(
 
     `non_split_inputs` are arguments that every microbatch gets whole, `input_split_axes` the batch axes of arguments
     where it is not 0, `input_signature` the types and shapes that calls may have. Tensors that the function returns come as
-    StepOutput, gradients of optimizer.get_gradients on the rank of their variable, all others on all ranks of the
-    pipeline. The batch is that of the pipeline's first rank.
+    StepOutput, gradients of optimizer.get_gradients on the rank of their variable, averaged over the replicas, all
+    others on all ranks of the pipeline. The batch is that of the pipeline's first rank.
     """
 
     def decorated(given: Callable[..., Result]) -> Callable[..., Result]:
@@ -71,17 +72,21 @@ class KerasStep:
             with tf.init_scope():
                 planned = self._planned[call.key] = plan(here, self._function, call)
         batches = call.split()
-        if here.layout.grid.pp == 1:
-            results = planned.run(batches)
-        elif tf.executing_eagerly():
-            results = _together(here, call, planned, batches)
+        if here.world.size == 1:
+            return joined(planned.structure, planned.run(batches), {})
+        if tf.executing_eagerly():
+            results, means = _together(here, call, planned, batches)
+            means = [tf.constant(each) for each in means]
         else:
-            results = self._in_graph(here, call, planned, batches)
-        return joined(planned.structure, results)
+            results, means = self._in_graph(here, call, planned, batches)
+        left = iter(means)
+        return joined(
+            planned.structure, results, {numbers: [next(left) for _ in numbers] for numbers in planned.gradients}
+        )
 
     def _in_graph(
         self, here: KerasJob, call: StepCall, planned: PlannedStep, batches: Sequence[Sequence[Tensor]]
-    ) -> list[list[Tensor]]:
+    ) -> tuple[list[list[Tensor]], list[Tensor]]:
         """The step as one operation of the script's tf.function.
 
         TensorFlow orders operations by the variables that they get, and this one gets none. So it waits for whatever
@@ -96,14 +101,16 @@ class KerasStep:
         def work(_: Given, *arrays: Given) -> list[Given]:
             size = len(arrays) // count
             given = [list(map(tf.constant, arrays[at * size : (at + 1) * size])) for at in range(count)] if size else []
-            results = _together(here, call, planned, given or [[] for _ in range(count)])
-            return [np.int64(0), *(each.numpy() for result in results for each in result)]
+            results, means = _together(here, call, planned, given or [[] for _ in range(count)])
+            return [np.int64(0), *(each.numpy() for result in results for each in result), *means]
 
         # The first rank's batch counts; the others need not copy theirs.
         flat = [tensor for batch in batches for tensor in batch] if here.pipeline.rank == 0 else []
         with tf.control_dependencies([variable.read_value() for variable in planned.read]):
             before = tf.identity(self._order.assign_add(1))
-            types = [tensor.dtype for tensor in planned.tensors] * count
+            symbolic = [*planned.tensors] * count
+            reduced = [planned.tensors[number] for numbers in planned.gradients for number in numbers]
+            types = [tensor.dtype for tensor in (*symbolic, *reduced)]
             done, *found = tf.numpy_function(work, [before, *flat], [tf.int64, *types])
         with tf.control_dependencies([done]):
             self._order.assign_add(1)
@@ -111,14 +118,24 @@ class KerasStep:
                 variable.read_value()
             for variable in planned.changed:
                 variable.assign(variable.read_value())
-        for tensor, symbolic in zip(found, list(planned.tensors) * count, strict=True):
-            tensor.set_shape(symbolic.shape)
-        return [found[at * width : (at + 1) * width] for at in range(count)]
+        found, means = found[: count * width], found[count * width :]
+        for tensor, like in zip(found, symbolic, strict=True):
+            tensor.set_shape(like.shape)
+        lengths = [len(numbers) for numbers in planned.gradients for _ in numbers]
+        for tensor, like, length in zip(means, reduced, lengths, strict=True):
+            tensor.set_shape(like.shape if length == 1 else [None, *like.shape[1:]])
+        return [found[at * width : (at + 1) * width] for at in range(count)], means
 
 
 def _together(
     here: KerasJob, call: StepCall, planned: PlannedStep, batches: Sequence[Sequence[Tensor]]
-) -> list[list[Tensor]]:
-    """Runs the step, once all ranks of the pipeline are in it. UserError on all of them if one is in another call."""
+) -> tuple[list[list[Tensor]], list[Tensor]]:
+    """Runs the step, once all ranks of the pipeline are in it, and averages its gradients over the replicas: NumPy's arrays.
+
+    UserError on all ranks of the pipeline if one is in another call.
+    """
     here.pipeline.together(f"@smp.step {call.text}")
-    return planned.run(batches)
+    results = planned.run(batches)
+    if not planned.gradients:
+        return results, []
+    return results, replica_means(results, planned.gradients, here.replicas, call.name)
