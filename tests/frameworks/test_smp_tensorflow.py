@@ -14,6 +14,8 @@ from .conftest import PROGRAMS
 pytestmark = [pytest.mark.slow, needs_mpi]
 FRAMEWORK = "tensorflow"
 KINDS = ["dense", "convolutions", "skip", "twice", "nested", "embedding", "attention", "recurrent", "several", "own"]
+DEEP = ["convolutions", "skip", "own"]
+"""on three partitions too"""
 STEPS = 50
 LEGACY = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
@@ -43,14 +45,14 @@ def test_the_announced_script_trains_on_two_partitions_as_on_one(run):
     assert len(names) == len(set(names)) == 6  # each rank has its own variables only
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_gradients_are_those_of_one_process(kind, run):
-    done = run("mpirun", "1x2", PROGRAMS / "smp_keras_models.py", kind, 2, **LEGACY)
+@pytest.mark.parametrize(("kind", "partitions"), [*((kind, 2) for kind in KINDS), *((kind, 3) for kind in DEEP)])
+def test_gradients_are_those_of_one_process(kind, partitions, run):
+    done = run("mpirun", f"1x{partitions}", PROGRAMS / "smp_keras_models.py", kind, partitions, **LEGACY)
     assert done.code == 0, done.text
     rows = re.findall(
         r"rank (\d): (\d+) gradients up to (\S+), off by (\S+), loss (\S+), variables (\S+)$", done.out, re.M
     )
-    assert sorted(row[0] for row in rows) == ["0", "1"]
+    assert sorted(row[0] for row in rows) == [str(rank) for rank in range(partitions)]
     for _, count, size, *off in rows:
         assert int(count) > 0
         assert float(size) > 1e-3
