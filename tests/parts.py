@@ -54,7 +54,7 @@ MAIN = "main"
 PARTS = {
     MAIN: Part("everything but the parts below; in `make test-all` also `slow`", "-", "6, 50", EVERYTHING, EVERYTHING),
     "slow": Part(
-        "what `make test` leaves to `make test-all`; every example of each property; `TEST_SHARE=1/4` runs a quarter, chosen by names",
+        "what `make test` leaves to `make test-all`; every example of each property; `TEST_SHARE=1/10` runs a tenth, chosen by names",
         "-", "45", whole=EVERYTHING.replace("$CHOSEN", "and (slow or hypothesis)"),
     ),
     "light": Part(
