@@ -87,7 +87,7 @@ class Fed:
 
 
 class Warnings:
-    """Lines in the job's log, at most one for each tracker, without what the environment keeps secret."""
+    """Lines in the job's log, without what the environment keeps secret: at most one of each kind for a tracker."""
 
     def __init__(self, stream: int) -> None:
         self._stream, self._said = stream, set[str]()
@@ -95,21 +95,21 @@ class Warnings:
 
     def say(self, name: str, why: str) -> None:
         """A tracker gets no more, or not all."""
-        self._write(name, f"tracker {name} gets no more of this job, which goes on: {self._shown(why)}")
+        if name in self._said:
+            return
+        self._said.add(name)
+        self._write(f"tracker {name} gets no more of this job, which goes on: {self._shown(why)}")
 
     def say_kept(self, name: str, why: str) -> None:
-        """A tracker's server cannot be used, and nothing is lost."""
-        self._write(name, f"tracker {name} keeps this job in files, as its server cannot be used: {self._shown(why)}")
+        """A tracker's server cannot be used, and nothing is lost so far. Said once, when the tracker begins."""
+        self._write(f"tracker {name} keeps this job in files, as its server cannot be used: {self._shown(why)}")
 
     def _shown(self, why: str) -> str:
         for secret in self._secrets:
             why = why.replace(secret, "***")
         return re.sub(r"(?<=://)[^\s/@]+(?=@)", "***", " ".join(why.split()))[:LONGEST]
 
-    def _write(self, name: str, text: str) -> None:
-        if name in self._said:
-            return
-        self._said.add(name)
+    def _write(self, text: str) -> None:
         os.write(self._stream, f"algorun: warning: {text}\n".encode())
 
 

@@ -267,16 +267,18 @@ def test_a_server_that_refuses_or_stays_silent_gives_no_answer(monkeypatch):
     assert "unknown url type" in tracker_kinds.no_answer("no address")
 
 
-def test_a_tracker_that_keeps_its_values_elsewhere_is_one_warning(tmp_path):
+def test_rows_that_are_lost_are_told_also_of_a_tracker_that_keeps_its_values_in_files():
     reader, writer = os.pipe()
     warnings = Warnings(writer)
     warnings.say_kept("wandb", "`wandb sync run` sends them: no answer")
+    warnings.say("wandb", "it was too slow, 3 rows are lost")
     warnings.say("wandb", "again")
     os.close(writer)
     with open(reader) as said:
         assert said.read() == (
             "algorun: warning: tracker wandb keeps this job in files, as its server cannot be used: `wandb sync run` sends "
             "them: no answer\n"
+            "algorun: warning: tracker wandb gets no more of this job, which goes on: it was too slow, 3 rows are lost\n"
         )
 
 
