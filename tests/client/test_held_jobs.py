@@ -133,6 +133,7 @@ def test_a_shell_on_a_host_of_this_machine(here):
     assert f"  {why}\n" in here("status", job).stdout
 
 
+@pytest.mark.slow
 def test_a_job_that_fails_before_its_ranks_start_says_that_no_host_is_held(here):
     (here.folder / "requirements.txt").write_text("./no-such-package\n")
     ran = here("submit", "--hold-on-failure", "1m", *JOB)

@@ -258,6 +258,7 @@ def followed(laptop: Laptop, server: ServerProcess, job: str) -> subprocess.Pope
     return process
 
 
+@pytest.mark.slow
 @ON_THE_SERVER
 def test_throttling_is_ridden_out_and_an_expired_token_ends_with_the_way_back(laptop, of_server, capfd):
     of_server.faults(throttle_s=1)

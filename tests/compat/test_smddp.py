@@ -117,6 +117,7 @@ def test_what_cannot_run_says_so(collectives):
         }
 
 
+@pytest.mark.slow
 def test_training_over_the_backend(tmp_path):
     """Data parallel to the last bit as over gloo; sharded, saved and in stages up to the order of sums."""
     weights = 6 * 16 + 16 + 16 * 6 + 6

@@ -86,6 +86,7 @@ def test_hosts_whose_newest_checkpoints_differ_take_that_of_the_first_rank(tmp_p
     assert rows == [[{"steps": 3}, True, True]] * 2
 
 
+@pytest.mark.slow
 def test_with_replicas_one_of_them_writes_and_the_oldest_parts_go(tmp_path):
     path = str(tmp_path / "checkpoints")
     names = said(tmp_path / "save", "save", path, "parts", "3", "2", ranks=4)[0]

@@ -11,7 +11,7 @@ PROGRAM = "smp_forms.py"
 
 
 # `make test` keeps each schedule, each kind of model and each kind of layout, but not all of their combinations.
-@pytest.mark.slow(but=["2-2-words0", "4-2-words3"])
+@pytest.mark.slow(but=["2-2-words0"])
 @pytest.mark.parametrize(
     ("ranks", "partitions", "words"),
     [(2, 2, ["evaluate first"]), (4, 4, []), (4, 2, ["own"]), (4, 2, ["own", "evaluate first"])],

@@ -31,7 +31,7 @@ def test_an_evaluation_on_rank_0_alone_ends_the_job_with_its_reason(tmp_path, no
     assert "fix: call it on every rank, not on rank 0 alone" in line
 
 
-@pytest.mark.slow(but=["native"])
+@pytest.mark.slow
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_manual_partition_trains_as_the_unsplit_model(engine, tmp_path, nothing_left):
     done = simulated(

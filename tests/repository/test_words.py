@@ -8,6 +8,7 @@ import re
 import tokenize
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -39,8 +40,14 @@ def refused() -> set[str]:
     return bad - good - {"", "-", "not", "---"}
 
 
-def said(source: str) -> Iterator[tuple[int, str]]:
-    """Every name, text and comment of a file, with its line. The syntax tree has the pieces of an f-string in every Python."""
+@cache
+def said(source: str) -> list[tuple[int, str]]:
+    """Every name, text and comment of a file, with its line."""
+    return list(_said(source))
+
+
+def _said(source: str) -> Iterator[tuple[int, str]]:
+    """The syntax tree has the pieces of an f-string in every Python."""
     for node in ast.walk(ast.parse(source)):
         for _, value in ast.iter_fields(node):
             for each in value if isinstance(value, list) else [value]:
@@ -51,10 +58,11 @@ def said(source: str) -> Iterator[tuple[int, str]]:
             yield token.start[0], token.string
 
 
-def stems(text: str) -> set[str]:
+@cache
+def stems(text: str) -> frozenset[str]:
     """The words of a name or a text in small letters, with and without an ending."""
     found = {word.lower() for word in re.findall(r"[A-Z]?[a-z]+|[A-Z]+(?![a-z])", SETTING.sub("", text))}
-    return found | {word.removesuffix(end) for word in found for end in ("s", "d", "es", "ed")}
+    return frozenset(found | {word.removesuffix(end) for word in found for end in ("s", "d", "es", "ed")})
 
 
 def phrase(words: str) -> re.Pattern[str]:

@@ -26,7 +26,7 @@ def plan(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
 def test_the_table_the_types_that_are_left_out_and_a_command_that_works(tmp_path):
     write_language_model(tmp_path / "model")
     (tmp_path / "algorun.toml").write_text(JOB_FILE)
-    ended = plan(tmp_path, "--model", "./model", "--context", "16", "--batch-size", "2")
+    ended = plan(tmp_path, "--model", "./model", "--hosts", "1", "--context", "16", "--batch-size", "2")
     assert ended.returncode == 0, ended.stderr
     about, heads, first, second, advice = ended.stdout.splitlines()
     assert about.startswith("LlamaForCausalLM, ")

@@ -182,7 +182,7 @@ def test_a_script_of_ddp_says_where_its_time_goes(tmp_path, nothing_left):
 
 
 # `make test` shows what is seen of DDP, but not of FSDP and of stages.
-@pytest.mark.slow(but=["ddp"])
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_beside")
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp1", "fsdp2"])
 def test_the_wait_for_a_slower_rank_is_not_a_ranks_own_time(wrapper, tmp_path, nothing_left):

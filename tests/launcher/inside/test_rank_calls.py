@@ -71,6 +71,7 @@ def test_a_process_of_a_group_tells_its_newest_calls_and_ends_as_ever(processes)
     ended(process)
 
 
+@pytest.mark.slow
 def test_a_process_on_a_gpu_tells_the_calls_around_the_first_that_has_not_completed(processes):
     process = begun(processes, ON_GPU)
     rank_calls.ask(process.pid, str(processes.run))

@@ -138,6 +138,7 @@ def test_without_a_launcher_gloo_is_ended_before_the_interpreter_is():
     assert done.stdout == "threads True\nthreads 0\na group False\n", done.stderr
 
 
+@pytest.mark.slow
 def test_no_thread_of_gloo_is_left_where_the_script_destroys_its_group():
     done = run(AT_THE_END + EXCHANGE + "dist.destroy_process_group()\n")
     assert done.stdout == "threads True\nthreads 0\na group False\n", done.stderr

@@ -138,6 +138,7 @@ def test_python_in_a_shell_script_is_the_job_s(tmp_path, wheels, users, site, no
     assert run.out.count(f"is {users}") == 2
 
 
+@pytest.mark.slow
 def test_a_failed_install_is_the_cause_and_leaves_nothing(tmp_path, wheels, site, nothing_left):
     folder = folder_of(tmp_path, wheels, "algorun_test_lib==3.0")
     run = simulated(folder, nothing_left, **site)
@@ -158,6 +159,7 @@ def test_a_failed_install_is_the_cause_and_leaves_nothing(tmp_path, wheels, site
     assert len(os.listdir(tmp_path / "environments")) == 1  # nothing of those that failed
 
 
+@pytest.mark.slow
 def test_two_jobs_at_the_same_moment_make_one_environment(tmp_path, wheels, site, nothing_left):
     folder = folder_of(tmp_path, wheels, "algorun_test_lib==2.0", program="import algorun_test_lib\nprint('saw it')\n")
     runs = []

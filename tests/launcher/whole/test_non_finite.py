@@ -46,7 +46,8 @@ def told(done):
     ],
 )  # fmt: skip
 def test_rank_step_and_parameter_are_right_on_all_hosts(words, line, tmp_path, nothing_left):
-    done = simulate("nonfinite.py", *words.split(), folder=tmp_path, marker=nothing_left)
+    layout = "2x1" if "alone" in words else "2x2"
+    done = simulate("nonfinite.py", *words.split(), folder=tmp_path, marker=nothing_left, layout=layout)
     assert done.code == 0, done.text
     assert told(done).startswith(line)
     if words.startswith("gradient 1 6"):

@@ -64,7 +64,7 @@ def oracle(tmp_path_factory):
     return [json.loads((bare / f"rank-{rank}.json").read_text()) for rank in range(4)]
 
 
-@pytest.mark.slow(but=["native", "mpirun"])
+@pytest.mark.slow(but=["native"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_every_engine_gives_the_environment_that_torchrun_gives(engine, oracle, tmp_path, nothing_left):
     program = PROGRAMS / "environment.py"

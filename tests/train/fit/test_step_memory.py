@@ -77,7 +77,7 @@ def rows(ended: subprocess.CompletedProcess[str]) -> list[dict[str, int]]:
     return [json.loads(line) for line in ended.stdout.splitlines()[1:]]
 
 
-@pytest.mark.slow(but=["gpt2-4-4-bf16-False"])
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "ranks", "shards", "precision", "again", "options"),
     ALL,

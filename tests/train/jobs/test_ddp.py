@@ -29,6 +29,7 @@ def test_the_embedded_digits_are_those_of_scikit_learn():
     assert np.allclose(pixels[..., 1].reshape(-1, 64) * (16 / 255), theirs, atol=0.05)
 
 
+@pytest.mark.slow(but=["options0", "options2"])
 @pytest.mark.parametrize(
     "options",
     [
@@ -57,6 +58,7 @@ def test_bf16_computes_in_bf16_and_stays_near_fp32(alone, tmp_path):
     assert all(tensor.dtype == torch.float32 for tensor in weights.values())
 
 
+@pytest.mark.slow
 def test_more_epochs_go_on_and_metrics_are_not_doubled(alone, tmp_path):
     alone(*SMALL, "--gamma", "1")
     alone(*once([*SMALL, "--epochs", "3", "--gamma", "1"]))

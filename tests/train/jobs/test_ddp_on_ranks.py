@@ -39,6 +39,7 @@ def four(tmp_path_factory):
     return base / "host0"
 
 
+@pytest.mark.slow(but=["2-2"])
 @pytest.mark.parametrize(("hosts", "slots"), [(2, 2), (4, 1)])
 def test_layouts_give_the_same_losses_and_weights(ranks, four, hosts, slots):
     run = ranks(hosts, slots, *PLAIN)

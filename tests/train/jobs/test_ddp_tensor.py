@@ -97,7 +97,7 @@ def steps(base, world, folders, layouts):
     return torch.load(base / "found.pt", weights_only=True)
 
 
-@pytest.mark.slow(but=["2-1"])
+@pytest.mark.slow
 @pytest.mark.parametrize(("ranks_", "shards"), [(2, 1), (4, 1), (4, 2)])
 def test_adapters_beside_split_weights_have_the_gradients_of_one_process(ranks, tmp_path, ranks_, shards):
     folder = write_language_model(tmp_path / "llama")

@@ -19,6 +19,7 @@ def simulate(folder, *words: str, **variables: str) -> subprocess.CompletedProce
     return subprocess.run(command, cwd=folder, env=environ, capture_output=True, text=True, timeout=300, check=False)
 
 
+@pytest.mark.slow
 def test_three_hosts_measure_themselves_and_their_links(tmp_path):
     """A factor that nothing here exceeds: what is slow on a busy machine is not the question."""
     done = simulate(tmp_path, "-j", "3x1", "measure", "--seconds", "5", "--factor", "1000", "--strict", "True")

@@ -51,6 +51,7 @@ def test_tied_embeddings_are_one_weight_in_checkpoints_of_any_layout(start, tmp_
     assert "tied is True there, None here" in refused(start(1, {"epochs": 2, "batch-size": 16}, base=base))
 
 
+@pytest.mark.slow
 def test_the_loss_falls_on_the_embedded_text_until_a_stop_that_saves(ranks):
     args = words(TINY, {"context": 64, "batch-size": 8, "epochs": 1, "lr": 0.01, "warmup-epochs": 0})
     run = ranks(1, 2, *args, program="algorun_train.jobs.pipeline", hold="step: 60/")
