@@ -19,6 +19,7 @@ GROUPS = {Kind.TRAINING: "/aws/sagemaker/TrainingJobs", Kind.PROCESSING: "/aws/s
 INTERRUPTED = "Interrupted"  # the phase in which AWS has taken spot instances back
 WAITS = ("Starting", "Pending", INTERRUPTED)  # phases without hosts
 INSTANCES = "instances"
+POOL_ENDED = ("Reused", "Terminated")  # a warm pool whose kept time does not grow any more
 HOST_KIND = "AlgorunHosts"  # in the answers of the local target: what its hosts are
 REQUEST_ID = "ALGORUN_REQUEST_ID"  # in the environment of a job that this client has made
 
@@ -45,6 +46,7 @@ class JobTimes:
     billable_s: int | None = None  # of each host
     training_s: int | None = None  # the same without what spot instances save
     kept_s: int | None = None  # how long the hosts were kept for the next job, which is paid for too; of each host
+    keeping_has_ended: bool = False  # AWS has said that the hosts are not kept for the next job any more
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +198,7 @@ def read_training(answer: Table) -> JobState:
             billable_s=number(answer, "BillableTimeInSeconds"),
             training_s=number(answer, "TrainingTimeInSeconds"),
             kept_s=number(inner(answer, "WarmPoolStatus"), "ResourceRetainedBillableTimeInSeconds"),
+            keeping_has_ended=text(inner(answer, "WarmPoolStatus"), "Status") in POOL_ENDED,
         ),
         hosts=_hosts(inner(answer, "ResourceConfig"), answer),
         is_spot=answer.get("EnableManagedSpotTraining") is True,

@@ -59,6 +59,15 @@ def test_a_training_job():
 
 
 @pytest.mark.parametrize(
+    ("status", "has_ended"), [("InUse", False), ("Available", False), ("Reused", True), ("Terminated", True)]
+)
+def test_hosts_are_kept_until_another_job_has_them_or_they_are_given_back(status, has_ended):
+    pool = {"Status": status, "ResourceRetainedBillableTimeInSeconds": 60}
+    times = read_training({"TrainingJobName": "job", "TrainingJobStatus": "Completed", "WarmPoolStatus": pool}).times
+    assert (times.kept_s, times.keeping_has_ended) == (60, has_ended)
+
+
+@pytest.mark.parametrize(
     "empty", [{}, {"ResourceConfig": None, "OutputDataConfig": {}, "SecondaryStatusTransitions": None}]
 )
 def test_a_job_of_which_little_is_known_yet(empty):

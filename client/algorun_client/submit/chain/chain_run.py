@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 
 from algorun.common.errors import UserError
 from algorun_client.aws.job_state import JobState
-from algorun_client.common.codes import ClientCode, Source, kind_of
+from algorun_client.common.codes import ClientCode
 from algorun_client.common.errors import ApiError, NotFound
 from algorun_client.common.refusals import UNANSWERED, Refusal, Unanswered, explained, never_fits, refusal
 from algorun_client.connection import PollTimes
@@ -28,8 +28,10 @@ from . import next_jobs
 from .chain import Chain, Node
 from .chain_plan import ChainPlan
 from .chain_view import ChainView
+from .fault import Fault
 from .next_jobs import Status
 from .tuning import Tuning
+from .tuning_cost import TuningCost
 
 POLLS_BETWEEN_TRIES = 12  # a request that is above the quota is made again so often, and when a job of ours has ended
 THROTTLED_S = 3600.0  # so long AWS may refuse a call of every round: a user should learn of it on the same day
@@ -40,18 +42,6 @@ STATUS_OF = {
     PointEnding.FAILED: Status.FAILED,
     PointEnding.STOPPED_EARLY: Status.STOPPED_EARLY,
 }
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Fault:
-    """Why a task has failed."""
-
-    task: str
-    code: int
-    kind: str
-    source: Source
-    text: str
-    job: str = ""
 
 
 @dataclass(slots=True)
@@ -84,6 +74,7 @@ class ChainRun:
         self._open_tuning, self._next_job = open_tuning, next_job
         self.chain: Chain = plan.chain  # it grows
         self.tunings: dict[str, Tuning] = {}  # by table
+        self._costs: dict[str, TuningCost | None] = {}  # by table
         self._pace, self._queue_s = pace, queue_s
         self.status = {node.spec.task: Status.WAITING for node in plan.chain.nodes}
         self.jobs: dict[str, Placed] = {}
@@ -151,12 +142,12 @@ class ChainRun:
                 return
             if refusal(error) in (*UNANSWERED, Refusal.THROTTLED):
                 raise
-            self._fail(node, _of_client(task, explained(error)))
+            self._fail(node, Fault.of_client(task, explained(error)))
             return
         except UserError as error:
             if isinstance(error, Unanswered) or error.code == ClientCode.CONTACT_LOST:
                 raise
-            self._fail(node, _of_client(task, error))
+            self._fail(node, Fault.of_client(task, error))
             return
         self._contact.answered()
         if placed.how is HowPlaced.CREATED:
@@ -189,7 +180,7 @@ class ChainRun:
         if why := self._next_job(node, placed):
             self._set(task, Status.WAITING, placed.job, why)
             return
-        self._fail(node, _of_job(task, placed.job, outcome))
+        self._fail(node, Fault.of_job(task, placed.job, outcome))
 
     def _refused(self, error: ApiError | UserError) -> None:
         """A call was refused that says nothing about a task. Returns to try again; raises UserError if that is no use."""
@@ -220,7 +211,7 @@ class ChainRun:
             text = f"the account's quota allowed no {_instances(node)} for {self._queue_s:.0f} s"
             fix = "ask for more under Service Quotas, or wait longer (--queue)"
             error = UserError("quota", text, fix=fix, code=ClientCode.QUOTA)
-            self._fail(node, _of_client(node.spec.task, error))
+            self._fail(node, Fault.of_client(node.spec.task, error))
             return False
         return now >= queue.next_try
 
@@ -255,6 +246,7 @@ class ChainRun:
         assert self._open_tuning is not None
         tuning = self._open_tuning(node)
         self.tunings[node.table] = tuning
+        self._costs[node.table] = TuningCost.of(node.spec, self._describe)
         text = f"goes on with {len(tuning.points)} points, {len(tuning.ends)} of them ended" if tuning.points else ""
         self._set(node.spec.task, Status.RUNNING, text=text)
         if text:
@@ -282,20 +274,15 @@ class ChainRun:
             except UserError as error:
                 if isinstance(error, Unanswered) or error.code == ClientCode.CONTACT_LOST:
                     raise
-                self._fail(self.chain.of_table(table)[0], _of_client(table, error))
+                self._fail(self.chain.of_table(table)[0], Fault.of_client(table, error))
                 continue
             self._settle(table, tuning)
 
     def _choose(self, table: str, tuning: Tuning) -> None:
         """One point at a time: each choice knows the others."""
         while not tuning.has_failed_at_once:
-            known = len(tuning.points)
-            open_ones = [
-                node
-                for node in self.chain.jobs_of(table)
-                if self.status[node.spec.task] in (*next_jobs.OPEN, Status.RUNNING)
-            ]
-            if tuning.is_exhausted or len(open_ones) >= self.chain.parallel[table]:
+            known, open_ones = len(tuning.points), self._open(table)
+            if tuning.is_exhausted or len(open_ones) >= self.chain.parallel[table] or not self._affords(table):
                 return
             if any(
                 self.status[node.spec.task] is Status.QUEUED for node in open_ones
@@ -309,11 +296,36 @@ class ChainRun:
     def _settle(self, table: str, tuning: Tuning) -> None:
         """Ends a tuning if nothing of it runs or waits."""
         statuses = [self.status[node.spec.task] for node in self.chain.jobs_of(table)]
-        have_ended = tuning.is_exhausted and all(each in STATUS_OF.values() for each in statuses)
+        chosen_all = tuning.is_exhausted or not self._affords(table)
+        have_ended = chosen_all and all(each in STATUS_OF.values() for each in statuses)
         if tuning.has_failed_at_once or (have_ended and Status.COMPLETED not in statuses):
             self._fail(self.chain.of_table(table)[0], self._nothing_good(table, tuning))
         elif have_ended:
-            self._set(table, Status.COMPLETED, text=tuning.counted)
+            self._set(table, Status.COMPLETED, text=f"{tuning.counted}{self._not_tried(table, tuning)}")
+
+    def _open(self, table: str) -> list[Node]:
+        """The jobs of a table that run or are to run."""
+        return [
+            node
+            for node in self.chain.jobs_of(table)
+            if self.status[node.spec.task] in (*next_jobs.OPEN, Status.RUNNING)
+        ]
+
+    def _ended(self, table: str) -> list[Placed]:
+        tasks = [node.spec.task for node in self.chain.jobs_of(table)]
+        return [self.jobs[task] for task in tasks if self.status[task] in STATUS_OF.values() and task in self.jobs]
+
+    def _affords(self, table: str) -> bool:
+        """False while another point could bring the tuning above --max-cost: jobs that run may cost less than they can."""
+        costs = self._costs[table]
+        return costs is None or costs.allows(self._ended(table), len(self._open(table)))
+
+    def _not_tried(self, table: str, tuning: Tuning) -> str:
+        """How many points the limit of the cost has left out, and why; "" for none."""
+        costs, left = self._costs[table], tuning.asked.points - len(tuning.points)
+        if costs is None or not left:
+            return ""
+        return f"; {left} of {tuning.asked.points} points were not tried: {costs.told(self._ended(table))}"
 
     def _nothing_good(self, table: str, tuning: Tuning) -> Fault:
         """Why a tuning has failed: as the job of its first point that failed."""
@@ -321,11 +333,11 @@ class ChainRun:
         said = self._point_faults.get(task)
         if end is not None and said is None:  # an earlier client has seen its end
             with contextlib.suppress(NotFound):
-                said = _of_job(table, end.job, judge(self._describe(end.kind, end.job)))
+                said = Fault.of_job(table, end.job, judge(self._describe(end.kind, end.job)))
         count = len(tuning.ends)
         if said is None:
             error = UserError(tuning.asked.where, f"none of its {count} points has completed", fix="--force tunes anew")
-            return _of_client(table, error)
+            return Fault.of_client(table, error)
         text = (
             f"its first {count} points have all failed, and no other is chosen. Correct the program and run the same line again, or "
             f"the space and add --force. The first of them, {said.job}: {said.text}"
@@ -351,12 +363,12 @@ class ChainRun:
         except UserError as error:
             if isinstance(error, Unanswered) or error.code == ClientCode.CONTACT_LOST:
                 raise
-            self._fail(node, replace(_of_client(task, error), job=placed.job))
+            self._fail(node, replace(Fault.of_client(task, error), job=placed.job))
             return
         if end is None:  # its last lines may still come
             return
         if end.ending is PointEnding.FAILED:
-            self._point_faults[task] = _of_job(task, placed.job, outcome)
+            self._point_faults[task] = Fault.of_job(task, placed.job, outcome)
         self._set(task, STATUS_OF[end.ending], placed.job, _of_end(end, outcome, tuning.asked.goal.metric))
 
     def _set(self, task: str, status: Status, job: str = "", text: str = "") -> None:
@@ -378,16 +390,6 @@ def _instances(node: Node) -> str:
     return f"{types} for {'spot ' if node.spec.resources.spot else ''}{node.spec.kind.value} jobs"
 
 
-def _of_job(task: str, job: str, outcome: Outcome) -> Fault:
-    return Fault(
-        task=task, code=outcome.code, kind=outcome.kind.value, source=outcome.source, text=outcome.text, job=job
-    )
-
-
 def _of_end(end: PointEnd, outcome: Outcome, metric: str) -> str:
     """What a point's end says to people."""
     return outcome.text if end.ending is PointEnding.FAILED else f"{metric} {end.value}"
-
-
-def _of_client(task: str, error: UserError) -> Fault:
-    return Fault(task=task, code=error.code, kind=kind_of(error.code), source=Source.CLIENT, text=str(error))

@@ -41,6 +41,7 @@ from .chain_run import ChainRun
 from .chain_view import ChainView, JsonChainView, PlainChainView
 from .next_jobs import Status
 from .tuning import Tuning
+from .tuning_cost import cost_limit
 
 QUEUE_S = 86_400
 
@@ -77,7 +78,9 @@ def summary(chain: Chain) -> str:
     for table in dict.fromkeys(node.table for node in chain.nodes):
         if table in chain.tunes:
             tuned = chain.tunes[table]
-            parts.append(f"{table} (up to {tuned.points} points, {min(tuned.parallel, tuned.points)} at a time)")
+            limit = cost_limit(chain.of_table(table)[0].spec)
+            cost = f", for at most {limit:.2f}" if limit is not None else ""
+            parts.append(f"{table} (up to {tuned.points} points, {min(tuned.parallel, tuned.points)} at a time{cost})")
             continue
         count = len(chain.of_table(table))
         most = min(chain.parallel.get(table, count), count)

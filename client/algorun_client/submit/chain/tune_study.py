@@ -122,6 +122,8 @@ class TuneStudy:
             pruner = optuna.pruners.HyperbandPruner(
                 min_resource=asked.least, max_resource=asked.steps, reduction_factor=asked.factor
             )
+        elif asked.by_median:
+            pruner = optuna.pruners.MedianPruner()  # it waits for five points that have ended by themselves
         directions = optuna.study.StudyDirection
         direction = directions.MINIMIZE if asked.goal.lowest else directions.MAXIMIZE
         return optuna.create_study(

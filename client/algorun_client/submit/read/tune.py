@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TypeAlias, TypedDict
 
 from algorun.common.errors import UserError
 
@@ -18,12 +18,14 @@ from . import sweep, values
 from .spec import TaskSpec
 from .sweep import MOST_PARALLEL, MOST_POINTS, Goal, TaskSweep
 
-KEYS = ("goal", "space", "points", "parallel", "method", "seed", "steps", "least", "factor")
-OF_HYPERBAND = ("steps", "least", "factor")
+KEYS = ("goal", "space", "points", "parallel", "method", "seed", "stop", "steps", "least", "factor")
+MEDIAN = "median"  # of `stop`
+OF_STOPPING = ("steps", "least", "factor")
 RANGE_KEYS = ("from", "to", "log")
 FORM = "{ from = 1e-5, to = 0.1, log = true } or { values = [16, 32] }"
 LARGEST = 2**53  # of whole numbers: up to here a float holds each of them
 MOST_STEPS = 1_000_000
+MOST_LOOKS = 1_000  # of one job: the value of each is kept
 MOST_FACTOR = 100
 PARTS = 5  # decimal digits of a value within its range: more would only make names of tasks longer
 
@@ -111,8 +113,9 @@ class TaskTune:
     parallel: int = 1  # the most jobs that may run at the same time
     method: Method = Method.BAYESIAN
     seed: int = 0
-    steps: int = 0  # of hyperband: how often a job prints the goal's metric
-    least: int = 1  # of hyperband: so often before it may be stopped
+    by_median: bool = False  # jobs that are worse than the median of the others are stopped early
+    steps: int = 0  # of hyperband and the median: how often a job prints the goal's metric
+    least: int = 1  # of hyperband and the median: so often before it may be stopped
     factor: int = 3  # of hyperband: one of so many goes on
 
     def to_json(self) -> dict[str, object]:
@@ -125,11 +128,15 @@ class TaskTune:
         }
         if self.method is Method.HYPERBAND:
             found |= {"steps": self.steps, "least": self.least, "factor": self.factor}
+        if self.by_median:
+            found |= {"stop": MEDIAN, "steps": self.steps, "least": self.least}
         return found
 
     @property
     def looks(self) -> tuple[int, ...]:
         """After how many values of the metric a job may be stopped early; () if never. The last value ends a job anyway."""
+        if self.by_median:
+            return tuple(range(self.least, self.steps, self.least))
         if self.method is not Method.HYPERBAND:
             return ()
         found, step = [], self.least
@@ -159,6 +166,15 @@ class TaskTune:
         return None if None in counts else math.prod(each for each in counts if each is not None)
 
 
+class Stopping(TypedDict, total=False):
+    """The fields of TaskTune that say which jobs are stopped early."""
+
+    by_median: bool
+    steps: int
+    least: int
+    factor: int
+
+
 def parse(where: str, raw: object) -> TaskTune:
     """Reads the table. Raises UserError."""
     if not isinstance(raw, Mapping):
@@ -178,7 +194,7 @@ def parse(where: str, raw: object) -> TaskTune:
         parallel=values.count(f"{where} parallel", raw.get("parallel", 1), MOST_PARALLEL),
         method=method,
         seed=values.count(f"{where} seed", raw.get("seed", 0), 2**31 - 1, least=0),
-        **_steps(where, raw, method),
+        **_stopping(where, raw, method),
     )
     if made.size is not None and made.size < made.points:
         raise UserError(
@@ -200,24 +216,31 @@ def point_spec(spec: TaskSpec, asked: TaskTune, point: Mapping[str, str]) -> Tas
     return sweep.point_spec(spec, asked.as_sweep(()), point)
 
 
-def _steps(where: str, raw: Mapping[str, object], method: Method) -> dict[str, int]:
-    """The keys of hyperband."""
-    if method is not Method.HYPERBAND:
-        for key in OF_HYPERBAND:
-            if key in raw:
-                raise UserError(f"{where} {key}", f"is for method {Method.HYPERBAND.value!r} alone", fix="drop it")
+def _stopping(where: str, raw: Mapping[str, object], method: Method) -> Stopping:
+    """The keys that say which jobs are stopped early: those of hyperband, or of `stop`."""
+    is_hyperband, by_median = method is Method.HYPERBAND, "stop" in raw
+    if by_median:
+        values.one_of(f"{where} stop", raw["stop"], (MEDIAN,))
+    if by_median and is_hyperband:
+        raise UserError(f"{where} stop", "hyperband stops jobs by a rule of its own", fix="drop one of the two")
+    for key in OF_STOPPING:
+        if key in raw and not is_hyperband and (key == "factor" or not by_median):
+            also = "" if key == "factor" else f", or for stop = {MEDIAN!r}"
+            raise UserError(f"{where} {key}", f"is for method {Method.HYPERBAND.value!r}{also}", fix="drop it")
+    if not is_hyperband and not by_median:
         return {}
     if "steps" not in raw:
-        raise UserError(
-            where, "hyperband has no steps", fix="steps = 27: how often a job prints the goal's metric before its end"
-        )
+        who = "hyperband" if is_hyperband else f"stop = {MEDIAN!r}"
+        fix = "steps = 27: how often a job prints the goal's metric before its end"
+        raise UserError(where, f"{who} has no steps", fix=fix)
     steps = values.count(f"{where} steps", raw["steps"], MOST_STEPS, least=2)
     least = values.count(f"{where} least", raw.get("least", 1), steps - 1)
-    return {
-        "steps": steps,
-        "least": least,
-        "factor": values.count(f"{where} factor", raw.get("factor", 3), MOST_FACTOR, least=2),
-    }
+    if by_median and steps > least * MOST_LOOKS:
+        text = f"a job of {steps} steps would be compared after each {least}"
+        fix = f"least = {-(-steps // MOST_LOOKS)}"
+        raise UserError(f"{where} least", text, allowed=f"up to {MOST_LOOKS:,} comparisons of a job", fix=fix)
+    factor = values.count(f"{where} factor", raw.get("factor", 3), MOST_FACTOR, least=2)
+    return {"by_median": by_median, "steps": steps, "least": least, "factor": factor}
 
 
 def _space(where: str, raw: object) -> dict[str, Dimension]:

@@ -152,6 +152,36 @@ def test_hyperband_stops_what_lags_behind_as_optuna_does():
     assert {step for step in ours if step < 26} <= set(table.looks)
 
 
+@pytest.mark.parametrize("method", ["random", "bayesian"])
+def test_the_median_stops_what_optuna_s_own_rule_stops(method):
+    """Curves that cross, of jobs one after the other: those of Optuna's own loop are stopped after as many values."""
+    table = asked(SQUARE, method=method, stop="median", steps=10)
+    pruner = optuna.pruners.MedianPruner()
+    direct = optuna.create_study(pruner=pruner, sampler=optuna.samplers.RandomSampler(seed=1))
+    study, ours, theirs = TuneStudy(table), [], []
+    for number in range(1, 25):
+        curve = {step: (number * 7 % 12) / step + (number * 5 % 11) * step / 10 for step in range(1, 10)}
+        trial = direct.ask()
+        for step, value in curve.items():
+            trial.report(value, step)
+            if trial.should_prune():
+                break
+        theirs.append(step)
+        direct.tell(trial, curve[9]) if step == 9 else direct.tell(trial, state=optuna.trial.TrialState.PRUNED)
+
+        study.add(chosen(number, study.choose(lambda _: False)))
+        for step in curve:
+            told = {each: curve[each] for each in range(1, step + 1)}
+            if study.report(number, told):
+                break
+        ours.append(step)
+        study.end(number, PointEnding.COMPLETED if step == 9 else PointEnding.STOPPED_EARLY, curve[step])
+    assert ours == theirs
+    assert ours[:5] == [9] * 5, "five have to end before there is a median"
+    assert 3 < sum(step < 9 for step in ours) < 19
+    assert len({step for step in ours if step < 9}) > 1
+
+
 def test_a_point_outside_of_the_space_is_one_error():
     with pytest.raises(
         UserError, match="point 1 of the tuning is lr=7, layers=1, act=relu: 7 is not in 1e-05 to 0.1; fix: --force"

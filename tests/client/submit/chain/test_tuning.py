@@ -9,7 +9,7 @@ from types import SimpleNamespace
 import pytest
 
 from algorun.common.errors import UserError
-from algorun_client.aws.job_state import JobState
+from algorun_client.aws.job_state import InstanceGroups, JobState, JobTimes
 from algorun_client.common.errors import ApiError
 from algorun_client.follow import metric_values
 from algorun_client.follow.log_reader import LogLine
@@ -57,6 +57,8 @@ class Jobs(World):
         self.stopped: list[str] = []
         self.lock = threading.RLock()
         self.quota = 99
+        self.paid_s: dict[str, int] = {}  # by job; an hour for the others
+        self.kept_s: int | None = None  # of each job's hosts, once AWS has said that they are not kept any more
 
     def put(self, uri, content, **options):
         with self.lock:
@@ -84,9 +86,13 @@ class Jobs(World):
         ended = self.looks.get(job, 0) > 2
         status = "Failed" if ended and order in self.fails else "Completed" if ended else "InProgress"
         status = "Stopped" if job in self.stopped else status
+        times = JobTimes(
+            billable_s=self.paid_s.get(job, 3600) if ended else None, kept_s=self.kept_s, keeping_has_ended=self.kept_s is not None
+        )  # fmt: skip
         return JobState(
-            kind=Kind.TRAINING, job=job, status=status, failure="exit: rank 0 on algo-1, exit 3, attempt 1: no"
-        )
+            kind=Kind.TRAINING, job=job, status=status, failure="exit: rank 0 on algo-1, exit 3, attempt 1: no",
+            hosts=InstanceGroups((("ml.m5.large", 2),)), times=times,
+        )  # fmt: skip
 
     def describe(self, kind: Kind, job: str) -> JobState:
         self.looks[job] = self.looks.get(job, 0) + 1
@@ -118,8 +124,8 @@ def lines(monkeypatch):
     )
 
 
-def chain_run(world: Jobs, asked: tune.TaskTune, made_of=MADE_OF, anew: bool = False) -> ChainRun:
-    task = spec("a.py", "--lr", "1", "--b", "1", task="train")
+def chain_run(world: Jobs, asked: tune.TaskTune, made_of=MADE_OF, anew: bool = False, **options: object) -> ChainRun:
+    task = spec("a.py", "--lr", "1", "--b", "1", task="train", **options)
     nodes = (
         Node(spec=task, table="train", after=(), tune=asked), Node(spec=spec("b.py", task="eval"), table="eval", after=("train",)),
     )  # fmt: skip
@@ -218,6 +224,67 @@ def test_a_failed_point_is_no_end_and_is_not_run_again(capsys):
     assert len(world.claimed) == world.creates == 7
 
 
+PRICED = {"toml": 'price = { "ml.m5.large" = 0.5 }', "instance": "ml.m5.large", "hosts": "2", "max_run": "2h"}
+
+
+@pytest.mark.parametrize(
+    ("limit", "parallel", "tried"),
+    [
+        ("2", 1, 1),  # one job costs at most 2.00 and in the end 1.00: a second one could bring it to 3.00
+        ("4", 1, 3),
+        ("4", 4, 3),  # two at the beginning, and then one more
+        ("9", 2, 5),
+    ],
+)
+def test_all_points_together_cost_no_more_than_the_limit(limit, parallel, tried, capsys):
+    world = Jobs()
+    found = run(world, table(points=5, parallel=parallel), max_cost=limit, **PRICED)
+    assert len(world.claimed) == tried + 1  # and the task that reads the best of them
+    assert found.status["train"] is Status.COMPLETED
+    said = "" if tried == 5 else (
+        f"; {5 - tried} of 5 points were not tried: they could cost more than --max-cost {limit}.00: {tried}.00 so far, and one "
+        "more job up to 2.00"
+    )  # fmt: skip
+    told = [line for line in map(json.loads, capsys.readouterr().out.splitlines()) if line.get("task") == "train"]
+    assert told[-1]["text"] == f"{tried} completed of {tried} points{said}"
+
+
+@pytest.mark.parametrize(("kept_s", "tried"), [(None, 4), (1800, 5), (0, 7)])
+def test_hosts_that_are_kept_count_until_they_are_not_kept_any_more(kept_s, tried):
+    """A job costs 1.00, and its hosts up to 1.00 more for an hour in which they are kept; at most 3.00 in all."""
+    world = Jobs()
+    world.kept_s = kept_s
+    run(world, table(points=9), max_cost="9", keep_alive="1h", **PRICED)
+    assert len(world.claimed) == tried + 1
+
+
+@pytest.mark.slow
+def test_a_later_client_counts_what_was_paid_and_what_runs():
+    """Whenever the first one was killed, both together try as many points as one alone."""
+    for moment in range(1, 200):
+        world = Jobs()
+        world.kill_at = moment
+        try:
+            run(world, table(points=9, parallel=2), max_cost="6", **PRICED)
+        except Killed:
+            run(world, table(points=9, parallel=2), max_cost="6", **PRICED)
+        else:
+            break
+        assert len(world.claimed) == 6, moment
+    assert len(world.claimed) == 6
+    assert 25 < moment < 199
+
+
+def test_nothing_is_left_to_try_below_a_lower_limit_and_the_price_of_jobs_on_this_machine_is_none():
+    world = Jobs()
+    run(world, table(points=2), max_cost="9", **PRICED)
+    found = run(world, table(points=4), max_cost="3", **PRICED)
+    assert len(world.claimed) == 3
+    assert found.status["train"] is Status.COMPLETED
+    run(other := Jobs(), table(points=4), max_cost="3", where="local", **PRICED)
+    assert len(other.claimed) == 5
+
+
 def test_three_failures_at_the_beginning_end_it_and_what_reads_it_is_left_out():
     world = Jobs(fails=(1, 2, 3))
     for _ in range(2):  # the second client finds the same in the bucket
@@ -302,6 +369,13 @@ def test_a_point_that_lags_behind_is_stopped_and_no_failure(monkeypatch, capsys)
     assert sorted(row.status for row in rows) == sorted(
         "Stopped early" if each == "stopped early" else "Completed" for each in endings
     )
+
+
+def test_a_point_that_is_worse_than_the_median_is_stopped_once_five_have_ended(monkeypatch):
+    world = Jobs()
+    monkeypatch.setattr(tuning, "LogReader", Curves(world))
+    run(world, table(points=8, stop="median", steps=9))
+    assert [end["ending"] for end in world.kept("ends")] == ["completed"] * 5 + ["stopped early"] * 3
 
 
 @pytest.mark.slow

@@ -74,12 +74,12 @@ class World:
 
     def list(self, prefix: str) -> Iterator[StoredObject]:
         now = datetime.now(UTC)
-        found = sorted((uri, each) for uri, each in self.objects.items() if uri.startswith(prefix))
+        found = sorted((uri, each) for uri, each in tuple(self.objects.items()) if uri.startswith(prefix))
         for uri, each in found:
             yield StoredObject(uri, len(each[0]), _etag(each), now - self.ages.get(uri, timedelta(0)))
 
     def folders(self, prefix: str) -> Iterator[str]:
-        below = {uri.removeprefix(prefix) for uri in self.objects if uri.startswith(prefix)}
+        below = {uri.removeprefix(prefix) for uri in tuple(self.objects) if uri.startswith(prefix)}
         yield from sorted({name.partition("/")[0] for name in below if "/" in name})
 
     def delete(self, uri: str) -> None:

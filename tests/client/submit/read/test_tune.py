@@ -52,6 +52,12 @@ def test_a_value_has_as_many_digits_as_its_range_needs(space, value, text):
     assert found.number(text) == pytest.approx(value, rel=1e-5)
 
 
+def test_by_the_median_jobs_are_looked_at_after_equal_numbers_of_values():
+    assert tune_of(f'{TUNE}{LR}stop = "median"\nsteps = 10\nleast = 3').looks == (3, 6, 9)
+    assert tune_of(f'{TUNE}{LR}stop = "median"\nsteps = 4').looks == (1, 2, 3)
+    assert tune_of(f"{TUNE}{LR}").looks == ()
+
+
 def test_hyperband_looks_at_jobs_less_and_less_often():
     assert tune_of(f'{TUNE}{LR}method = "hyperband"\nsteps = 27').looks == (1, 3, 9)
     assert tune_of(f'{TUNE}{LR}method = "hyperband"\nsteps = 50\nleast = 5\nfactor = 2').looks == (5, 10, 20, 40)
@@ -92,7 +98,14 @@ def test_a_point_belongs_to_the_table_of_its_task():
         (TUNE + "space.'a=b' = { values = [1, 2] }", "'a=b' is not the name of a parameter"),
         (TUNE + "space.lr = { values = [1, 2, 3] }", "4 points, and the space has 3; allowed: up to 3; fix: points = 3"),
         (TUNE + "space.epochs = { from = 1, to = 8 }", "'epochs' is no parameter of task 'train'; allowed: an option --epochs"),
-        (TUNE + LR + "steps = 9", "steps: is for method 'hyperband' alone; fix: drop it"),
+        (TUNE + LR + "steps = 9", "steps: is for method 'hyperband', or for stop = 'median'; fix: drop it"),
+        (TUNE + LR + "stop = 'median'\nsteps = 9\nfactor = 2", "factor: is for method 'hyperband'; fix: drop it"),
+        (TUNE + LR + "stop = 'median'", "stop = 'median' has no steps; fix: steps = 27"),
+        (TUNE + LR + "stop = 'mean'\nsteps = 9", "stop: 'mean' is unknown; allowed: median"),
+        (TUNE + LR + "stop = true\nsteps = 9", "stop: True is unknown; allowed: median"),
+        (TUNE + LR + "stop = 'median'\nsteps = 9\nleast = 9", "least: 9"),
+        (TUNE + LR + "stop = 'median'\nsteps = 2000", "least: a job of 2000 steps would be compared after each 1; allowed: up to 1,000 comparisons of a job; fix: least = 2"),
+        (TUNE + LR + "stop = 'median'\nsteps = 9\nmethod = 'hyperband'", "stop: hyperband stops jobs by a rule of its own; fix: drop one"),
         (TUNE + LR + "method = 'hyperband'", "hyperband has no steps; fix: steps = 27: how often a job prints"),
         (TUNE + LR + "method = 'hyperband'\nsteps = 1", "steps: 1"),
         (TUNE + LR + "method = 'hyperband'\nsteps = 9\nleast = 9", "least: 9"),
