@@ -324,6 +324,35 @@ def test_two_hosts_have_the_same_losses_under_each_engine(data, straight, tmp_pa
     )
 
 
+SGD = ["--optimizer", "sgd", "--momentum", "0", "--lr", "1", "--weight-decay", "0"]
+CLIPPED = ["--epochs", "1", *SGD, "--clip-norm", "0.02"]
+
+
+@pytest.fixture(scope="module")
+def clipped(tmp_path_factory, data):
+    """The weights of the folder, and those that one process makes of them. Without the limit they would go elsewhere."""
+    ends = {}
+    for limit in ("0.02", "0.01"):
+        base = tmp_path_factory.mktemp("clipped")
+        train(base, data, "alone", *CLIPPED, "--clip-norm", limit)
+        ends[limit] = load_file(base / "host0" / "model" / "model.safetensors")
+    start = load_file(data[0] / "model.safetensors")
+    moved = {limit: sum(float((end[name] - start[name]).norm()) for name in end) for limit, end in ends.items()}
+    assert moved["0.01"] < 0.7 * moved["0.02"]
+    return start, ends["0.02"]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("layout", ["tp2", "tp2xshard2", "pp2xtp2"])
+def test_clipped_gradients_move_weights_as_in_one_process(data, clipped, tmp_path, layout):
+    """With SGD, whose steps are as long as the gradient; AdamW's hardly feel a wrong norm."""
+    start, one = clipped
+    train(tmp_path, data, layout, *CLIPPED)
+    other = load_file(tmp_path / "host0" / "model" / "model.safetensors")
+    for name, weight in one.items():
+        assert float((other[name] - weight).norm()) <= 1e-3 * float((weight - start[name]).norm()), name
+
+
 @pytest.mark.slow
 @pytest.mark.parametrize(("world", "layout"), [(2, "0,1,bf16,2"), (4, "0,2,bf16,2")])
 def test_bf16_computes_what_one_process_does_in_bf16(tmp_path, world, layout):
