@@ -10,8 +10,12 @@ Nobody waits for a GPU: what was noted in some steps is asked for in a later one
 On the CPU each loss is asked at once; where it is not finite, all weights are looked at, so the step that has broken
 one is known as well.
 
+With ALGORUN_NONFINITE=skip the ranks agree before each optimizer step whether a gradient of any of them is not finite, and
+leave the step out together if so. That is a collective of one number, and on a GPU a wait for it.
+
 A step that a GradScaler skips is no finding: it looks for a scale at which gradients are finite. As in rank_steps, no module
-that a file of the user could replace is imported, and no exception of this file may reach the user's program.
+that a file of the user could replace is imported, and no exception of this file may reach the user's program but that of steps
+which are left out.
 """
 
 from __future__ import annotations
@@ -36,6 +40,7 @@ GPU_BYTES_PER_S = 1e12  # that a norm reads; an H100 reads 3e12
 ASK_EVERY = 16  # steps of a GPU after which it is asked
 MOST_KEPT = 16 * 1024  # norms of steps that were not asked for yet
 MOST_LOSSES = 64  # between two optimizer steps
+MOST_IN_A_ROW = 100  # steps that are left out: then the model learns nothing
 LOSS, GRADIENT, WEIGHT = 0, 1, 2  # in the order in which a step makes them
 SECOND_NAMES = {"torch.nn.utils.clip_grad": "torch.nn.utils"}
 
@@ -98,6 +103,12 @@ class NonFinite:
             self._step_at,
         )  # the last step whose weights were looked at, and the one before; when
 
+    @property
+    def step(self) -> int:
+        """The number of the optimizer step that is about to be made."""
+        counted = self._count()
+        return counted + 1 if counted >= 0 else self.steps
+
     def say_place(self, place: str) -> None:
         """Where the batch of this step is in the data."""
         self.place = place
@@ -122,6 +133,10 @@ class NonFinite:
         """Norms of gradients that the program has computed itself."""
         self._clipped = norms
 
+    def offer(self, norms: Norms) -> None:
+        """Norms of gradients that are there anyway. Those from before they were clipped say more."""
+        self._clipped = self._clipped or norms
+
     def before_step(self, optimizer: Torch) -> None:
         """An optimizer is about to make a step."""
         self.steps += 1
@@ -132,8 +147,7 @@ class NonFinite:
             return
         now = time.monotonic()
         step_s, self._step_at = now - self._step_at, now
-        counted = self._count()
-        step = counted + 1 if counted >= 0 else self.steps
+        step = self.step
         moment = Moment(step, self._losses, self._clipped, self.place, getattr(optimizer, "found_inf", None))
         moment.since, moment.since_at = self._before if self._had_loss else self._looked
         self._had_loss, self._before = bool(self._losses), (step, now)
@@ -155,11 +169,11 @@ class NonFinite:
     def _look(self, moment: Moment, optimizer: Torch) -> None:
         parameters = _parameters(optimizer)
         if moment.gradients is None:
-            moment.gradients = self._norms_of(parameters, gradients=True)
-        moment.weights = self._norms_of(parameters, gradients=False)
+            moment.gradients = self.norms_of(parameters, gradients=True)
+        moment.weights = self.norms_of(parameters, gradients=False)
         self._looked = moment.step, moment.at
 
-    def _norms_of(self, parameters: list[Torch], *, gradients: bool) -> Norms:
+    def norms_of(self, parameters: list[Torch], *, gradients: bool) -> Norms:
         """Of all that hold numbers. On a GPU the largest value; on the CPU the Euclidean norm, which is ten times faster."""
         torch: Torch = sys.modules["torch"]
         by_device: dict[Torch, tuple[list[Torch], list[Torch]]] = {}
@@ -189,7 +203,7 @@ class NonFinite:
     def _judge_now(self, moment: Moment, optimizer: Torch) -> None:
         """On the CPU every value is there."""
         if moment.weights is None and any(not _finite(each) for each in moment.losses):
-            moment.weights = self._norms_of(_parameters(optimizer), gradients=False)
+            moment.weights = self.norms_of(_parameters(optimizer), gradients=False)
         self._end_with(_first(moment))
 
     def _ask_gpu(self, torch: Torch) -> None:
@@ -221,6 +235,62 @@ class NonFinite:
             self._done = True
             self._moments, self._losses = [], []
             self._tell(finding)
+
+
+class Skips:
+    """Leaves optimizer steps out on all ranks. `steps`: how many; `row`: how many since the last one that was made.
+
+    Each rank has to make the same optimizer steps: they meet before each of them, in the group of all ranks.
+    """
+
+    def __init__(self, watch: NonFinite) -> None:
+        self._watch = watch
+        self.steps = self.row = 0
+
+    def norms(self, optimizer: Torch) -> Norms | None:
+        """Those of the gradients that an optimizer is about to make a step with; None if the step is not looked at."""
+        torch: Torch = sys.modules["torch"]
+        if getattr(optimizer, "found_inf", None) is not None:  # a GradScaler leaves it out itself
+            return None
+        if torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():  # nothing can be asked then
+            return None
+        return self._watch.norms_of(_parameters(optimizer), gradients=True)
+
+    def meet(self, optimizer: Torch, norms: Norms) -> None:
+        """Removes the gradients if one of any rank is not finite. Raises RuntimeError, on all ranks, after MOST_IN_A_ROW steps."""
+        if not self._is_broken(norms.tensors):
+            self.row = 0
+            return
+        for each in _parameters(optimizer):
+            each.grad = None  # an optimizer passes over it, with its moments and its count of steps
+        self.steps, self.row = self.steps + 1, self.row + 1
+        if self.row >= MOST_IN_A_ROW:
+            raise RuntimeError(
+                f"{self.row} optimizer steps in a row were left out, because gradients were not finite "
+                "(ALGORUN_NONFINITE=skip): the model learns nothing"
+            )
+        if os.environ.get("RANK", "0") == "0" and not self.steps & (self.steps - 1):  # the 1st, 2nd, 4th, 8th, ..
+            total = f"{self.steps} so far" if self.steps > 1 else "the first one"
+            sys.stderr.write(
+                f"algorun: warning: step {self._watch.step} is left out on all ranks, a gradient is not finite ({total})\n"
+            )
+            sys.stderr.flush()
+
+    @staticmethod
+    def _is_broken(norms: list[Torch]) -> bool:
+        """Whether a gradient of any rank is not finite: the same answer on all of them."""
+        torch: Torch = sys.modules["torch"]
+        flag = (~_all_finite(torch, norms)).float() if norms else torch.zeros(())
+        group = torch.distributed
+        if group.is_available() and group.is_initialized() and group.get_world_size() > 1:
+            kinds = {each.type for each in group.group.WORLD._device_types}
+            on_gpu = "cuda" in kinds and (
+                "cpu" not in kinds or flag.is_cuda or (not norms and torch.cuda.is_initialized())
+            )
+            flag = flag.to("cuda" if on_gpu else "cpu").reshape(1)
+            with torch.no_grad():
+                group.all_reduce(flag, op=group.ReduceOp.MAX)
+        return bool(flag.item())
 
 
 def _parameters(optimizer: Torch) -> list[Torch]:
@@ -419,27 +489,35 @@ def _send(finding: FirstNonFinite) -> None:
         channel.close()
 
 
-def step_hook(watch: NonFinite) -> Callable[[Torch, Torch, Torch], Torch]:
+def step_hook(watch: NonFinite, skips: Skips | None = None) -> Callable[[Torch, Torch, Torch], Torch]:
     """What torch calls before each step of an optimizer, with the step's arguments.
 
     A step with a closure (Lightning, LBFGS) computes loss and gradients itself: `watch` looks after the closure.
     """
 
+    def look(stepping: Torch) -> None:
+        norms = skips.norms(stepping) if skips is not None else None
+        if norms is not None:
+            watch.offer(norms)
+        _quietly(watch.before_step, stepping)
+        if skips is not None and norms is not None:
+            skips.meet(stepping, norms)
+
     def before(stepping: Torch, args: Torch, named: Torch) -> Torch:
         closure = named.get("closure")
         if callable(closure):
-            return args, {**named, "closure": _watched(closure, stepping, watch)}
+            return args, {**named, "closure": _watched(closure, lambda: look(stepping), watch)}
         if len(args) > 1 and callable(args[1]):
-            return (args[0], _watched(args[1], stepping, watch), *args[2:]), named
-        _quietly(watch.before_step, stepping)
+            return (args[0], _watched(args[1], lambda: look(stepping), watch), *args[2:]), named
+        look(stepping)
         return None
 
     before._torchdynamo_disable = True  # type: ignore[attr-defined]  # as torch._dynamo.disable does
     return before
 
 
-def _watched(closure: Callable[..., Torch], stepping: Torch, watch: NonFinite) -> Callable[..., Torch]:
-    """`closure`, after whose first evaluation `watch` looks. Others try weights that no step has made: they do not count."""
+def _watched(closure: Callable[..., Torch], look: Callable[[], None], watch: NonFinite) -> Callable[..., Torch]:
+    """`closure`, and `look` after its first evaluation. Others try weights that no step has made: they do not count."""
     looked = False
 
     def evaluate(*args: Torch, **named: Torch) -> Torch:
@@ -449,7 +527,7 @@ def _watched(closure: Callable[..., Torch], stepping: Torch, watch: NonFinite) -
             watch.forget()
         else:
             looked = True
-            _quietly(watch.before_step, stepping)
+            look()
         return value
 
     return evaluate
@@ -458,7 +536,8 @@ def _watched(closure: Callable[..., Torch], stepping: Torch, watch: NonFinite) -
 def begin(optimizer: Torch, count: Callable[[], int], when_imported: WhenImported) -> NonFinite:
     """Watches from now on. `optimizer` is torch.optim.optimizer."""
     watch = NonFinite(count, _send)
-    optimizer.register_optimizer_step_pre_hook(step_hook(watch))
+    skips = Skips(watch) if os.environ.get("ALGORUN_NONFINITE") == "skip" else None
+    optimizer.register_optimizer_step_pre_hook(step_hook(watch, skips))
     when_imported("torch.nn.utils.clip_grad", Clip(watch).replace)
     when_imported("torch.amp.grad_scaler", lambda module: watch_scaler(module, watch))
     return watch

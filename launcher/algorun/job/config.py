@@ -139,8 +139,8 @@ def _config(
     limits: Limits | None = None,
 ) -> JobConfig:
     # The ranks read them; a wrong value is refused before they start.
-    for each in (settings.HOOKS, settings.NONFINITE, settings.CUDA_ON_CPU):
-        each.read(given.environ)
+    settings.CUDA_ON_CPU.read(given.environ)
+    _check_hooks(given.environ)
     return JobConfig(
         input=given,
         setup=setup,
@@ -163,6 +163,14 @@ def _config(
         equal_slots=settings.EQUAL_SLOTS.read(given.environ),
         warning="",
     )
+
+
+def _check_hooks(environ: Mapping[str, str]) -> None:
+    """Raises UserError where a rank is to act on values that nobody looks at."""
+    follows = settings.NONFINITE.read(environ)
+    if not settings.HOOKS.read(environ) and follows in ("end", "skip"):
+        what = f"{follows}, and with {settings.HOOKS.name}=off nobody looks for values that are not finite"
+        raise UserError(settings.NONFINITE.name, what, fix="drop one of the two")
 
 
 def _preflight(given: JobInput, chosen: Launch) -> tuple[str, float] | None:

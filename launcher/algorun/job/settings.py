@@ -163,9 +163,10 @@ HOLD_S: Setting[float] = Setting(
     "job ends at once", "s",
 )  # fmt: skip
 NONFINITE = Setting(
-    "ALGORUN_NONFINITE", "warn", word_of("warn", "end", "off"), "warn, end, off",
+    "ALGORUN_NONFINITE", "warn", word_of("warn", "end", "skip", "off"), "warn, end, skip, off",
     "What follows the first loss, gradient or weight of a script that is not finite. warn: a line on all hosts names rank, step and "
-    "parameter. end: the job ends with that line as its failure. off: nobody looks. `ddp` and `pipeline` end in any case",
+    "parameter. end: the job ends with that line as its failure. skip: an optimizer step is left out on all ranks if a gradient of one "
+    "is not finite. off: nobody looks. `ddp` and `pipeline` end at a loss that is not finite in any case",
 )  # fmt: skip
 RAY_OBJECT_STORE_MB: Setting[int | None] = Setting(
     "ALGORUN_RAY_OBJECT_STORE_MB", None, object_store_mb, f"{LEAST_STORE_MB} to what is free in /dev/shm",

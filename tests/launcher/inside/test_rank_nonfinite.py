@@ -294,3 +294,86 @@ def test_one_finding_is_all():
     for _ in range(4):
         watched.step(NAN)
     assert len(watched.found) == 1
+
+
+# -- steps that are left out ---------------------------------------------------------------------------------------------
+
+
+def skipping(watched, **options):
+    """Steps of this optimizer are left out where a gradient is not finite. This process is the only rank."""
+    skips = rank_nonfinite.Skips(watched.watch)
+    watched.optimizer = torch.optim.Adam(watched.model.parameters(), lr=1e-2, **options)
+    watched.optimizer.register_step_pre_hook(rank_nonfinite.step_hook(watched.watch, skips))
+    return skips
+
+
+def test_a_step_that_is_left_out_changes_neither_weights_nor_moments(capsys):
+    one, other = Watched(), Watched()
+    skips = skipping(one)
+    for step in range(1, 9):
+        torch.manual_seed(step)
+        one.backward(NAN if step in (3, 4, 6) else 1.0)
+        one.optimizer.step()
+        one.optimizer.zero_grad()
+        torch.manual_seed(step)
+        if step not in (3, 4, 6):
+            other.step()
+    assert (skips.steps, skips.row) == (3, 0)
+    for ours, theirs in zip(one.model.parameters(), other.model.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+        for key, value in other.optimizer.state[theirs].items():
+            assert torch.equal(one.optimizer.state[ours][key], value)
+    assert one.told[0][:2] == (3, LOSS), "the first value is named, as without it"
+    said = capsys.readouterr().err.splitlines()
+    assert said == [
+        "algorun: warning: step 3 is left out on all ranks, a gradient is not finite (the first one)",
+        "algorun: warning: step 4 is left out on all ranks, a gradient is not finite (2 so far)",
+    ]
+
+
+def test_a_hundred_in_a_row_are_an_error():
+    watched = Watched()
+    skips = skipping(watched)
+    for _ in range(99):
+        watched.step(NAN)
+    watched.step()
+    for _ in range(99):
+        watched.step(NAN)
+    with pytest.raises(
+        RuntimeError, match=r"^100 optimizer steps in a row were left out, .*: the model learns nothing$"
+    ):
+        watched.step(NAN)
+    assert skips.steps == 199
+
+
+def test_a_step_with_a_closure_is_left_out_too():
+    watched = Watched()
+    skips = skipping(watched)
+    before = copy.deepcopy(watched.model.state_dict())
+
+    def closure():
+        watched.optimizer.zero_grad()
+        watched.backward(NAN)
+
+    watched.optimizer.step(closure)
+    assert skips.steps == 1
+    assert all(torch.equal(before[name], value) for name, value in watched.model.state_dict().items())
+
+
+def test_what_a_scaler_leaves_out_is_its_own():
+    watched = Watched()
+    skips = skipping(watched, fused=True)
+    watched.optimizer.found_inf = torch.ones(())
+    watched.backward(NAN)
+    watched.optimizer.step()
+    assert skips.steps == 0
+
+
+def test_gradients_in_half_precision_and_very_large_ones_are_finite():
+    watched = Watched()
+    skips = skipping(watched)
+    watched.backward()
+    for each in watched.model.parameters():
+        each.grad = torch.full_like(each, 1e30)  # the sum of their squares is more than float32 can hold
+    watched.optimizer.step()
+    assert skips.steps == 0

@@ -282,3 +282,15 @@ def test_an_interface_that_does_not_exist_falls_back_to_the_default_route(name, 
     found = cluster.interface(config, replace(machine(), interfaces=known))
     assert found.value == expected
     assert (name == "ethwe") == ("does not exist here" in found.source)
+
+
+@pytest.mark.parametrize("follows", ["end", "skip"])
+def test_what_follows_a_value_that_nobody_looks_for_is_refused(follows):
+    with pytest.raises(UserError, match=f"^ALGORUN_NONFINITE: {follows}, and with ALGORUN_HOOKS=off nobody looks"):
+        job("script", ALGORUN_NONFINITE=follows, ALGORUN_HOOKS="off")
+    for environ in (
+        {"ALGORUN_NONFINITE": "skip"},
+        {"ALGORUN_HOOKS": "off"},
+        {"ALGORUN_NONFINITE": "warn", "ALGORUN_HOOKS": "off"},
+    ):
+        job("script", **environ)

@@ -1,6 +1,6 @@
 """Trains a small model in ranks, and breaks something at one step of one rank: `nonfinite.py WHAT RANK STEP [HOW ..]`.
 
-WHAT: loss, gradient, weight (the state of the optimizer), overflow (bfloat16), nothing. HOW: clip, accumulate, two (optimizers),
+WHAT: loss, gradient, weight (the state of the optimizer), overflow (bfloat16), omit (no rank makes the step), nothing. HOW: clip, accumulate, two (optimizers),
 shard (FSDP2), alone (no DDP), save (a checkpoint after each step), sampler (algorun.data), scaler (a GradScaler's own way).
 """
 
@@ -13,7 +13,7 @@ from torch import nn
 
 what, broken_rank, broken_step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
 how = sys.argv[4:]
-rank, steps = int(os.environ["RANK"]), 12
+rank, steps = int(os.environ["RANK"]), int(os.environ.get("STEPS", "12"))
 torch.distributed.init_process_group("gloo")
 torch.manual_seed(0)
 model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 16), nn.ReLU(), nn.Linear(16, 1))
@@ -73,11 +73,14 @@ for step in range(1, steps + 1):
     if here(step) and what == "weight":
         local(optimizers[-1].state[inner[2].weight]["exp_avg"])[0] = float("nan")
     for optimizer in optimizers:
-        optimizer.step()
+        if what != "omit" or step != broken_step:
+            optimizer.step()
         optimizer.zero_grad()
     if "save" in how and rank == 0:
         with open(os.path.join(os.environ["ALGORUN_CHECKPOINT_DIR"], f"step-{step}"), "w") as file:
             file.write("state")
     time.sleep(1.0 if "long" in how else 0.02)
+held = torch.cat([local(each).detach().flatten() for each in inner.parameters()]).tolist()
 print("trained", flush=True)
+print("weights", rank, " ".join(each.hex() for each in held), flush=True)
 torch.distributed.destroy_process_group()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import re
 
 import pytest
 
@@ -99,3 +100,62 @@ def test_a_library_that_owns_the_loop_is_seen(what, tmp_path, nothing_left):
     done = simulate("nonfinite_trainer.py", "trainer", what, 2, 3, folder=tmp_path, marker=nothing_left)
     assert done.code == 0, done.text
     assert told(done) == f"step 3, rank 2 on algo-2: {OF_TRAINER[what]}"
+
+
+def weights(done):
+    """The weights that each rank has at the end, exactly."""
+    found = dict(re.findall(r"\] weights (\d) (.+)", done.out))
+    assert len(found) == 2, done.text
+    return found
+
+
+@pytest.mark.slow(but=["gradient"])
+@pytest.mark.parametrize(
+    "how",
+    [
+        "gradient",
+        "loss",
+        "overflow",
+        "gradient clip",
+        "loss accumulate",
+        "loss shard",
+        "gradient shard clip",
+        "loss two",
+    ],
+)
+def test_a_step_is_left_out_on_all_ranks(how, tmp_path, nothing_left):
+    """The weights are those of a job in which nobody makes the step, to the bit."""
+    what, *more = how.split()
+    left_out = simulate(
+        "nonfinite.py", what, 1, 6, *more, folder=tmp_path, marker=nothing_left, layout="2x1", ALGORUN_NONFINITE="skip"
+    )
+    assert left_out.code == 0, left_out.text
+    assert told(left_out).startswith(f"step {12 - 1 if 'two' in more else 6}, rank"), left_out.text
+    assert left_out.text.count("algorun: warning: step ") == (2 if "two" in more else 1)
+    assert "is left out on all ranks, a gradient is not finite (the first one)" in left_out.text
+    plain = "overflow" if what == "overflow" else "omit"
+    if plain == "omit":
+        omitted = simulate("nonfinite.py", "omit", 1, 6, *more, folder=tmp_path, marker=nothing_left, layout="2x1")
+        assert weights(left_out) == weights(omitted)
+    assert "nan" not in str(weights(left_out))
+
+
+@pytest.mark.slow
+def test_a_job_that_would_leave_out_all_steps_ends_with_its_reason(tmp_path, nothing_left):
+    done = simulate(
+        "nonfinite.py",
+        "weight",
+        1,
+        2,
+        folder=tmp_path,
+        marker=nothing_left,
+        layout="2x1",
+        ALGORUN_NONFINITE="skip",
+        STEPS="150",
+    )
+    assert done.code == 1, done.text
+    assert (
+        "100 optimizer steps in a row were left out, because gradients were not finite (ALGORUN_NONFINITE=skip)"
+        in done.failure("algo-1")
+    )
+    assert "(64 so far)" in done.text
