@@ -196,7 +196,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     gone = [test for test, fits in found.items() if not fits]
     if gone and not any("::" in argument for argument in config.args):
         raise pytest.UsageError(f"slow(but=[..]) names cases that no test has: {', '.join(gone)}")
-    share, shares = map(int, config.option.share.split("/"))
+    numbers = re.fullmatch(r"([0-9]+)/([0-9]+)", config.option.share)
+    share, shares = map(int, numbers.groups()) if numbers else (0, 0)
     if not 1 <= share <= shares:
         raise pytest.UsageError(f"--share {config.option.share}: K/N is from 1/N to N/N, such as 1/3")
     left = [item for item in items if zlib.crc32(item.nodeid.encode()) % shares != share - 1]
