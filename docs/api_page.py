@@ -119,6 +119,11 @@ ORDER = (*SINGLE, *TABLES, PRICE, job_file.SWEEP, job_file.TUNE)
 WORDS = {
     "run": ("PROGRAM ARGS", "a script, a bundled entrypoint or a command of the image, with its arguments"),
     "instance": ("--instance TYPE", "the instance type of the hosts"),
+    "region": (
+        "--region",
+        "an AWS region, or several in order of preference; a table `[regions.NAME]` has what one of them has of its own "
+        "([submit.md](submit.md#name-other-regions-where-there-is-no-room))",
+    ),
     PRICE: (
         "",
         "the price of one host for one hour, by instance type: for `max_cost`, and for the costs that commands print",

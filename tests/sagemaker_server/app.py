@@ -43,6 +43,7 @@ class App:
     ) -> None:
         self._platform, self._faults, self._registry, self._figures = platform, faults, images, figures
         self._creating = threading.Lock()
+        self._caller = _Caller()
         self._calls: dict[str, Callable[..., Answer]] = {
             "SageMaker.CreateTrainingJob": lambda **request: self._create(Kind.TRAINING, request),
             "SageMaker.CreateProcessingJob": lambda **request: self._create(Kind.PROCESSING, request),
@@ -104,6 +105,7 @@ class App:
             return _refused("UnknownOperationException", f"{target!r} is not served; known: {', '.join(self._calls)}")
         if refusal := self._faults.refusal(target.rpartition(".")[2]):
             return _refused(*refusal)
+        self._caller.region = _region(request)
         answer = self._calls[target](**json.loads(request.get_data() or b"{}"))
         if ".Create" in target and self._faults.lose_answers > 0:
             self._faults.lose_answers -= 1
@@ -115,11 +117,11 @@ class App:
             raise ApiError("AccessDeniedException", NO_REMOTE_DEBUG.format(job=request["TrainingJobName"]))
         with self._creating:  # two calls at once count each other
             instance, _ = _hosts(request)
-            has_quota = not self._faults.quota and instance not in self._faults.without_quota.split(",")
+            has_quota = self._faults.has_quota(instance, self._caller.region)
             limit = self._faults.instances if has_quota else 0
             if not has_quota or limit:
                 self._within(limit, kind, request)
-            has_room = not self._faults.capacity and instance not in self._faults.without_capacity.split(",")
+            has_room = self._faults.has_room(instance, self._caller.region)
             arn = self._platform.accept(kind, request, failure="" if has_room else CAPACITY)
         return {f"{kind.value.capitalize()}JobArn": arn}
 
@@ -148,6 +150,18 @@ class App:
                 if kind_word == f"{kind.value}-job" and folder.job.lower() == job:
                     return {"Tags": folder.read("request.json").get("Tags") or []}
         raise NotFound("ValidationException", "Requested resource not found.")
+
+
+class _Caller(threading.local):
+    """Who calls in this thread."""
+
+    region = ""
+
+
+def _region(request: Request) -> str:
+    """The region of a call: it is signed for it, in `Credential=KEY/DATE/REGION/SERVICE/aws4_request`."""
+    scope = request.headers.get("Authorization", "").partition("Credential=")[2].split("/")
+    return scope[2] if len(scope) > 2 else ""
 
 
 def _hosts(request: Mapping[str, Any]) -> tuple[str, int]:

@@ -30,8 +30,9 @@ class Faults:
     quota: bool = False  # CreateX is refused
     instances: int = 0  # CreateX is refused if jobs of a kind would hold more instances of a type; 0: no limit
     capacity: bool = False  # CreateX is accepted, and the job fails
-    without_quota: str = ""  # CreateX is refused for these instance types, with commas between them
-    without_capacity: str = ""  # CreateX is accepted for these types, and the job fails
+    # With commas between them: instance types, TYPE@REGION for one region alone.
+    without_quota: str = ""  # CreateX is refused for these
+    without_capacity: str = ""  # CreateX is accepted for these, and the job fails
     lose_answers: int = 0  # so many CreateX are carried out, but their answer is a 500
     late_s: float = 0.0  # log events come up to this much later, and out of order
     streams: int = 1  # the lines of each host go to so many streams in turn
@@ -56,6 +57,14 @@ class Faults:
         """All fields."""
         return {each.name: getattr(self, each.name) for each in fields(self) if not each.name.startswith("_")}
 
+    def has_quota(self, instance: str, region: str) -> bool:
+        """False if CreateX is refused for this type, whatever else runs."""
+        return not self.quota and not _names(self.without_quota, instance, region)
+
+    def has_room(self, instance: str, region: str) -> bool:
+        """False if a job on this type finds no free instances."""
+        return not self.capacity and not _names(self.without_capacity, instance, region)
+
     def refusal(self, operation: str) -> tuple[str, str] | None:
         """Code and message of the error that a call gets now."""
         if operation == self.denied:
@@ -68,3 +77,7 @@ class Faults:
         if time.monotonic() < self._throttle_until:
             return "ThrottlingException", "Rate exceeded"
         return None
+
+
+def _names(listed: str, instance: str, region: str) -> bool:
+    return not {instance, f"{instance}@{region}"}.isdisjoint(listed.split(","))

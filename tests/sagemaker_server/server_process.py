@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import json
 import subprocess
 import sys
@@ -49,20 +50,27 @@ class ServerProcess:
         """Sets faults (see `faults.Faults`); without any it resets all. `interrupt="JOB"` interrupts a job."""
         return self._post("/__faults", values)
 
-    def image(self, session: Any, repository: str = "algorun", tag: str = "1", **labels: str) -> str:
+    def image(
+        self, session: Any, repository: str = "algorun", tag: str = "1", region: str = REGION, **labels: str
+    ) -> str:
         """Puts an image with these labels into ECR; returns its address. `session`: boto3's, with `environ`."""
         config = {"architecture": "amd64", "os": "linux", "config": {"Labels": labels}}
         kind = "application/vnd.docker.distribution.manifest.v2+json"
         described = {"mediaType": "application/vnd.docker.container.image.v1+json", "size": len(json.dumps(config))}
         described["digest"] = self._post("/__layers/", config)["digest"]
         manifest = {"schemaVersion": 2, "mediaType": kind, "config": described, "layers": []}
-        ecr = session.client("ecr", region_name=REGION)
+        ecr = session.client("ecr", region_name=region)
         with contextlib.suppress(ecr.exceptions.RepositoryAlreadyExistsException):
             ecr.create_repository(repositoryName=repository)
+        text = json.dumps(manifest)
         ecr.put_image(
-            repositoryName=repository, imageManifest=json.dumps(manifest), imageManifestMediaType=kind, imageTag=tag
+            repositoryName=repository,
+            imageManifest=text,
+            imageManifestMediaType=kind,
+            imageTag=tag,
+            imageDigest=f"sha256:{hashlib.sha256(text.encode()).hexdigest()}",  # moto's own is that of the layers alone
         )
-        return f"{ACCOUNT}.dkr.ecr.{REGION}.amazonaws.com/{repository}:{tag}"
+        return f"{ACCOUNT}.dkr.ecr.{region}.amazonaws.com/{repository}:{tag}"
 
     def _post(self, path: str, value: object) -> dict[str, Any]:
         request = urllib.request.Request(f"{self.url}{path}", json.dumps(value).encode())

@@ -54,6 +54,22 @@ def check_bucket(session: AwsSession, bucket: str, folder: str) -> None:
         raise _elsewhere(session, bucket, region)
 
 
+def region_of_bucket(session: AwsSession, bucket: str) -> str:
+    """The region of a bucket, also of another account's; "" if S3 does not say it to this caller. Raises UserError without an answer.
+
+    S3 names it in the answer to HeadBucket, whether it refuses the call or not.
+    """
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        answer = session.client("s3").head_bucket(Bucket=bucket)
+    except ClientError as error:
+        answer = error.response
+    except BotoCoreError:  # look_up, which lists the input, meets the same and says what it means
+        return ""
+    return fields.text(fields.inner(fields.inner(answer, "ResponseMetadata"), "HTTPHeaders"), "x-amz-bucket-region")
+
+
 def _elsewhere(session: AwsSession, bucket: str, region: str) -> UserError:
     """`region`: the bucket's, "" if it is unknown."""
     return UserError(

@@ -194,25 +194,28 @@ class AwsSession:
             )
         if found is None or found[5]:
             return found[5] if found else None
-        account, _, repository, tag = found[1], found[2], found[3], found[4] or "latest"
+        answer = self._image_details(image, found, {"imageTag": found[4] or "latest"})
+        return fields.required(fields.tables(answer, "imageDetails")[0], "imageDigest")
+
+    def check_digest(self, image: str) -> None:
+        """Raises UserError if an image of ECR that is named by its digest does not exist. `image_digest` believes the name."""
+        found = IMAGE.fullmatch(image)
+        if found is not None and found[5]:
+            self._image_details(image, found, {"imageDigest": found[5]})
+
+    def _image_details(self, image: str, found: re.Match[str], wanted: dict[str, str]) -> Answer:
         client = self._ecr(found[2])
+        place = {"registryId": found[1], "repositoryName": found[3]}
         try:
-            answer = call(
-                client.describe_images,
-                "DescribeImages",
-                registryId=account,
-                repositoryName=repository,
-                imageIds=[{"imageTag": tag}],
-            )
+            return call(client.describe_images, "DescribeImages", **place, imageIds=[wanted])
         except ApiError as error:
             if error.code in ("ImageNotFoundException", "RepositoryNotFoundException"):
                 raise UserError(
                     "--image",
                     f"{image} does not exist: {error.message}",
-                    fix="`./build.sh push` puts algorun's image there",
+                    fix=f"`./build.sh push --region {found[2]}` puts algorun's image there",
                 ) from None
             raise explained(error) from None
-        return fields.required(fields.tables(answer, "imageDetails")[0], "imageDigest")
 
     def image_labels(self, image: str) -> dict[str, str]:
         """The labels of an image in ECR, {} for an image elsewhere."""

@@ -17,7 +17,7 @@ from algorun_client.common.errors import ApiError, NotFound
 from algorun_client.common.refusals import Unanswered, explained
 from algorun_client.request.model import FORMAT, FORMAT_PER_GPU, Kind
 from algorun_client.submit.look_up.look_up import LABEL, read_format
-from algorun_client.submit.read import job_file, make_spec, submit_options
+from algorun_client.submit.read import job_file, regions, submit_options
 from algorun_client.submit.read.layers import Given, Layer
 from algorun_client.submit.read.spec import HostChoice, TaskSpec, Where
 
@@ -54,7 +54,7 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Prints the findings. Returns 0, or the code that submit would end with. Raises UserError for wrong options."""
     findings: list[AccountFinding] = []
-    for each in _findings(_specs(options, environ), environ):
+    for each in _of_regions(_specs(options, environ), environ):
         findings.append(each)
         if not options.json:
             print(_text(each), flush=True)
@@ -82,9 +82,24 @@ def _specs(options: argparse.Namespace, environ: Mapping[str, str]) -> list[Task
             flags if task is None else Layer({**flags.single, "task": Given("--task", task, str(folder))}, flags.tables)
         )
         words = options.program or (() if named or file.tasks else ANY_PROGRAM)
-        spec = make_spec.make(file, layer, words, folder=str(folder), environ=environ)
+        spec = regions.make(file, layer, words, folder=str(folder), environ=environ)
         made.append(replace(spec, where=Where.AWS, bucket=spec.bucket or settings.BUCKET.read(environ)))
     return made
+
+
+def _of_regions(specs: Sequence[TaskSpec], environ: Mapping[str, str]) -> Iterator[AccountFinding]:
+    """The findings of each region. Where another region has the quota, one that is too small ends nothing."""
+    if not any(each.elsewhere for each in specs):
+        yield from _findings(specs, environ)
+        return
+    regions = [list(each) for each in zip(*[(spec, *spec.elsewhere) for spec in specs], strict=True)]
+    found = [list(_findings(each, environ)) for each in regions]
+    has_quota = any(not any(each.code == ClientCode.QUOTA for each in listed) for listed in found)
+    for each in (each for listed in found for each in listed):
+        if has_quota and each.code == ClientCode.QUOTA:
+            yield replace(each, state="warn", fix=f"{each.fix}; or leave it: a submit takes the next region", code=0)
+        else:
+            yield each
 
 
 def _findings(specs: Sequence[TaskSpec], environ: Mapping[str, str]) -> Iterator[AccountFinding]:

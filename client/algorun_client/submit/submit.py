@@ -18,7 +18,7 @@ from algorun_client.follow.outcome import Ending
 from algorun_client.request.model import Request
 
 from . import dry_run
-from .build.prepare import prepared
+from .build.prepare import Maker, prepared
 from .look_up.facts import Facts
 from .look_up.look_up import look_up
 from .place import claim
@@ -26,15 +26,21 @@ from .place.place import HowPlaced, Placed, SubmitFlags, created_before, say_wit
 from .place.telling import Telling
 from .read.read import SubmitOrder, read_order
 from .read.spec import TaskSpec
+from .series.home_region import RegionSite
 from .series.host_choice import place_in_series, start
-from .series.job_series import JobSeries, SeriesRules
+from .series.in_regions import InRegions, look_up_all
+from .series.job_series import JobOfSeries, JobSeries, SeriesRules
 
 
 def run(options: argparse.Namespace, environ: Mapping[str, str], flags: SubmitFlags) -> int:
     """Returns the exit code. Raises UserError or ApiError before a job is created."""
     asked = read_order(options, environ, Path.cwd())
+    if asked.spec.resources.until_done and options.detach and not options.dry_run:
+        raise _detached()
     if options.dry_run:
         return _print(asked, environ, options, flags)
+    if asked.spec.elsewhere:
+        return _in_regions(asked, environ, options, flags)
     connection = connect_for(asked.spec, environ)
     if options.create_bucket:
         make_bucket(asked.spec, connection)
@@ -61,12 +67,6 @@ def _series(
     asked: SubmitOrder, connection: Site, environ: Mapping[str, str], options: argparse.Namespace, flags: SubmitFlags
 ) -> int:
     """Several jobs, one after the other. What they are made of is kept: a later one has the same code."""
-    if options.detach and asked.spec.resources.until_done:
-        raise UserError(
-            "--detach",
-            "with --until-done later jobs have to be created when earlier ones end",
-            fix="drop it, or --no-until-done; Ctrl-C leaves at any time, and the same line goes on",
-        )
     telling = Telling(options.json)
     with prepared(asked, look_up(asked.spec, asked.reading, connection, environ)) as make:
         placed = place_in_series(make, connection, flags=flags, telling=telling)
@@ -76,16 +76,66 @@ def _series(
                 return follow_or_leave(connection, placed, as_json=options.json, detach=options.detach)
             later = SubmitFlags(force=flags.runs_anyway)  # the state that a job has left is the next one's
 
-            def place_next() -> Placed:
-                now = make.with_contents(look_up(asked.spec, asked.reading, connection, environ))
-                return place_in_series(now, connection, flags=later, telling=telling)
-
             how = SeriesRules(spec=asked.spec, address=make.address, as_json=options.json, again=_again(options))
-            return JobSeries(connection, how, place_next).follow(placed)
+
+            def place_next() -> JobOfSeries:
+                now = make.with_contents(look_up(asked.spec, asked.reading, connection, environ))
+                job = place_in_series(now, connection, flags=later, telling=telling)
+                return JobOfSeries(connection=connection, how=how, placed=job)
+
+            return JobSeries(JobOfSeries(connection=connection, how=how, placed=placed), place_next).follow()
         except Interrupted:
             raise
         except KeyboardInterrupt:
             raise created_before(connection, placed) from None
+
+
+def _detached() -> UserError:
+    return UserError(
+        "--detach",
+        "with --until-done later jobs have to be created when earlier ones end",
+        fix="drop it, or --no-until-done; Ctrl-C leaves at any time, and the same line goes on",
+    )
+
+
+def _in_regions(asked: SubmitOrder, environ: Mapping[str, str], options: argparse.Namespace, flags: SubmitFlags) -> int:
+    """As `_series`, in the first of several regions that has room."""
+
+    def connect_to(spec: TaskSpec) -> Site:
+        return connect_for(spec, environ)
+
+    if options.create_bucket:
+        for spec in (asked.spec, *asked.spec.elsewhere):
+            make_bucket(spec, connect_to(spec))
+    telling = Telling(options.json)
+    with InRegions(look_up_all(asked, connect_to, environ)) as regions:
+
+        def job_of(site: RegionSite, placed: Placed) -> JobOfSeries:
+            how = SeriesRules(
+                spec=site.make.asked.spec,
+                address=site.make.address,
+                as_json=options.json,
+                again=_again(options),
+                elsewhere=lambda: regions.elsewhere(site),
+            )
+            return JobOfSeries(connection=site.connection, how=how, placed=placed)
+
+        site, placed = regions.place(flags=flags, telling=telling)
+        _say_done(site.connection, placed, as_json=options.json)
+        try:
+            if options.detach or placed.how is HowPlaced.DONE:
+                return follow_or_leave(site.connection, placed, as_json=options.json, detach=options.detach)
+
+            def place_next() -> JobOfSeries:
+                regions.look_up_again(environ)
+                later = SubmitFlags(force=flags.runs_anyway)  # the state that a job has left is the next one's
+                return job_of(*regions.place(flags=later, telling=telling))
+
+            return JobSeries(job_of(site, placed), place_next).follow()
+        except Interrupted:
+            raise
+        except KeyboardInterrupt:
+            raise created_before(site.connection, placed) from None
 
 
 def _again(options: argparse.Namespace) -> str:
@@ -178,15 +228,41 @@ def _looked_up(asked: SubmitOrder, environ: Mapping[str, str], flags: SubmitFlag
 
     Raises UserError or ApiError, Unanswered if AWS cannot be asked.
     """
+    if asked.spec.elsewhere:
+        return _looked_up_in_regions(asked, environ, flags, create_bucket=create_bucket)
     connection = connect_for(asked.spec, environ, patient=False)
     if create_bucket:
         make_bucket(asked.spec, connection, dry_run=True)
     with prepared(asked, look_up(asked.spec, asked.reading, connection, environ)) as make:
-        target = connection.target
+        return _request_now(make, connection, flags)
+
+
+def _request_now(make: Maker, connection: Site, flags: SubmitFlags) -> Request:
+    target = connection.target
+    try:
+        make = make.of_choice(start(target, make, flags))
+        request = claim.choose(target, make.address, make).request
+        say_without_sending(target, make, request, flags)
+    except ApiError as error:
+        raise explained(error) from None
+    return request
+
+
+def _looked_up_in_regions(
+    asked: SubmitOrder, environ: Mapping[str, str], flags: SubmitFlags, *, create_bucket: bool
+) -> Request:
+    """The request for the region that submit would begin with, after a look at all of them."""
+
+    def connect_to(spec: TaskSpec) -> Site:
+        connection = connect_for(spec, environ, patient=False)
+        if create_bucket:
+            make_bucket(spec, connection, dry_run=True)
+        return connection
+
+    with InRegions(look_up_all(asked, connect_to, environ)) as regions:
         try:
-            make = make.of_choice(start(target, make, flags))
-            request = claim.choose(target, make.address, make).request
-            say_without_sending(target, make, request, flags)
+            site = regions.begin_at()
         except ApiError as error:
             raise explained(error) from None
-    return request
+        print(f"algorun: the request for {site.name}, the region that submit begins with", file=sys.stderr)
+        return _request_now(site.make, site.connection, flags)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 
 import boto3
 import pytest
@@ -209,6 +210,38 @@ def test_all_tasks_of_a_job_file_are_looked_at_together(account, image, capsys, 
     assert "ml.c5.xlarge for processing job usage: 20" in lines[5]
     assert "ml.g5.12xlarge for spot training job usage: 20, and 30 are asked for" in lines[6]
     assert looked(capsys, "--task", "data")["quota"]["value"] == "ml.c5.xlarge for processing job usage: 20"
+
+
+def test_every_region_is_looked_at_and_one_of_them_needs_the_quota(account, image, capsys, monkeypatch):
+    from algorun_client.aws import account as looks
+
+    where = {"CreateBucketConfiguration": {"LocationConstraint": "us-west-2"}}
+    there = f"sagemaker-us-west-2-{ACCOUNT}"
+    boto3.client("s3", region_name="us-west-2").create_bucket(Bucket=there, **where)
+    read = looks.quotas
+
+    def quotas(session, names):
+        found = read(session, names)
+        return found if session.region == REGION else {name: replace(each, value=0) for name, each in found.items()}
+
+    monkeypatch.setattr(looks, "quotas", quotas)
+    line = ["--region", f"{REGION},us-west-2", "--image", image, *LINE]
+
+    def rows(code):
+        assert main(["doctor", "--aws", "--json", *line], {}) == code
+        return [(row["topic"], row["state"], row) for row in json.loads(capsys.readouterr().out)["findings"]]
+
+    found = rows(64)
+    assert [row["value"] for topic, _, row in found if topic == "region"] == [REGION, "us-west-2"]
+    assert [row["value"] for topic, _, row in found if topic == "bucket"] == ["b-ucket", there]
+    (missing,) = [row for topic, state, row in found if (topic, state) == ("image", "fail")]
+    assert "us-west-2.amazonaws.com/algorun:2 does not exist" in missing["value"]
+    assert missing["fix"] == "`./build.sh push --region us-west-2` puts algorun's image there"
+    account.image(Ours(account), tag="2", region="us-west-2", **{LABEL: str(REQUEST_FORMAT)})
+    first, second = [(state, row) for topic, state, row in rows(0) if topic == "quota"]
+    assert (first[0], second[0]) == ("ok", "warn")
+    assert second[1]["fix"].endswith("; or leave it: a submit takes the next region")
+    boto3.client("s3", region_name="us-west-2").delete_bucket(Bucket=there)  # for the tests after this one
 
 
 # -- the bucket is made on flags ---------------------------------------------------------------------------------------

@@ -14,7 +14,7 @@ from algorun_client.common import settings
 from algorun_client.common.refusals import Unanswered
 from algorun_client.files.scan import FoundFile
 from algorun_client.submit.build import prepare
-from algorun_client.submit.read import job_file, make_spec, submit_options, tune, values
+from algorun_client.submit.read import job_file, regions, submit_options, tune, values
 from algorun_client.submit.read.job_file import JobFile
 from algorun_client.submit.read.layers import Given, Layer
 from algorun_client.submit.read.material import CodeArchive
@@ -163,5 +163,11 @@ def _swept(file: JobFile, flags: Layer) -> list[str]:
 
 def _spec(file: JobFile, flags: Layer, task: str, folder: str, environ: Mapping[str, str]) -> TaskSpec:
     single = {**flags.single, "task": Given("--task", task, folder)}
-    spec = make_spec.make(file, Layer(single, flags.tables), (), folder=folder, environ=environ)
+    spec = regions.make(file, Layer(single, flags.tables), (), folder=folder, environ=environ)
+    if spec.elsewhere:
+        raise UserError(
+            "--region",
+            f"{', '.join(each.region for each in (spec, *spec.elsewhere))}: several regions are for one task",
+            fix="--region NAME, one region, with --all, sweeps and tunings",
+        )
     return replace(spec, bucket=spec.bucket or settings.BUCKET.read(environ))

@@ -77,11 +77,18 @@ BeforeCreate: TypeAlias = "Callable[[Request], None]"
 
 
 def place(
-    make: Maker, connection: Site, *, flags: SubmitFlags, telling: Telling, before: BeforeCreate | None = None
+    make: Maker,
+    connection: Site,
+    *,
+    flags: SubmitFlags,
+    telling: Telling,
+    before: BeforeCreate | None = None,
+    last_look: Callable[[], None] | None = None,
 ) -> Placed:
     """Makes sure that the task has a job: its completed one if nothing has changed, its running one, or a new one.
 
     `before` is called with the request when all is uploaded, before a job is created; its error refuses the job.
+    `last_look`: as `send`.
 
     Says what it does, once; only with JSON that a task is done. Raises UserError or ApiError; then no job was created. Raises
     Interrupted after Ctrl-C.
@@ -92,7 +99,7 @@ def place(
     placed = _created_by_lost_call(connection, make, telling) if flags.lost else None
     while placed is None:
         with contextlib.suppress(EndedSince):  # look again
-            placed = _placed(connection, make, flags, telling, before)
+            placed = _placed(connection, make, flags, telling, before, last_look)
     if placed.how is HowPlaced.JOINED:
         _say_what_it_missed(connection.target, placed, request, as_json=telling.as_json)
     return placed
@@ -104,6 +111,7 @@ def _placed(
     flags: SubmitFlags,
     telling: Telling,
     before: BeforeCreate | None,
+    last_look: Callable[[], None] | None,
 ) -> Placed:
     """As `place`. Raises EndedSince if a job of the task has ended between the look and the claim."""
     target, address, request = connection.target, make.address, make(None)
@@ -122,7 +130,14 @@ def _placed(
     shown = progress.for_command(is_silent=telling.as_json or telling.has_said(uploads))
     try:
         sent = send(
-            target, address, make, shown, clean_state=flags.clean_state, ended=history.known.settled, before=before
+            target,
+            address,
+            make,
+            shown,
+            clean_state=flags.clean_state,
+            ended=history.known.settled,
+            before=before,
+            last_look=last_look,
         )
     except ApiError as error:
         if error.operation.startswith("Create"):

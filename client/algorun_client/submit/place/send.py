@@ -45,11 +45,13 @@ def send(
     clean_state: bool = False,
     ended: float = math.inf,
     before: Callable[[Request], None] | None = None,
+    last_look: Callable[[], None] | None = None,
 ) -> Sent:
     """Makes one job of a request. May be interrupted anywhere: the same call later goes on, and makes no second one.
 
     `make` builds the request of an execution of the task. `clean_state`: its checkpoints are removed first. `ended`, and
-    EndedSince: as `claim.choose`. `before`: is called when all is uploaded, and may refuse the job by an error.
+    EndedSince: as `claim.choose`. `before`: is called when all is uploaded, and may refuse the job by an error. `last_look`: the
+    same, once no other client can create a job of the task in this bucket.
 
     Raises UserError or ApiError; then there is no job. Raises Interrupted after Ctrl-C; then there may be one if its text
     says so.
@@ -70,6 +72,8 @@ def send(
     except KeyboardInterrupt:
         raise Interrupted("no job was created; the same line goes on") from None
     try:
+        if last_look is not None:
+            last_look()
         if clean_state:
             _clean_state(target, choice.request)
         warning = _create(target, choice.request)

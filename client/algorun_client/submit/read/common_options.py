@@ -19,7 +19,9 @@ def add_where_options(parser: Parser) -> None:
     """Where jobs run, and how the answer is printed."""
     parser.add_argument("--where", choices=tuple(Where), default=None, help="aws (the default), or local: this machine")
     parser.add_argument("--profile", metavar="NAME", default="", help="a profile of ~/.aws/config")
-    parser.add_argument("--region", metavar="NAME", default="", help="an AWS region")
+    parser.add_argument(
+        "--region", metavar="NAME", default="", help="an AWS region; for submit several: A,B, in order of preference"
+    )
     parser.add_argument("--json", action="store_true", help="print JSON, one object a line")
 
 

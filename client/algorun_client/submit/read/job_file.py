@@ -12,7 +12,7 @@ from pathlib import Path
 from algorun.common.errors import UserError
 
 from . import sweep, tune, values
-from .layers import TASK_KEYS, TOP_KEYS, Layer, merged, of_table
+from .layers import REGION_KEYS, TASK_KEYS, TOP_KEYS, Layer, merged, of_table
 from .sweep import TaskSweep
 from .tune import TaskTune
 
@@ -31,6 +31,7 @@ class JobFile:
     tasks: Mapping[str, Layer] = field(default_factory=dict)
     sweeps: Mapping[str, TaskSweep] = field(default_factory=dict)  # by task
     tunes: Mapping[str, TaskTune] = field(default_factory=dict)  # by task
+    regions: Mapping[str, Layer] = field(default_factory=dict)  # what each region has of its own, by its name
 
     def layer_of(self, task: str, *, must_exist: bool) -> Layer:
         """The table of a task; of a point that of the task with the sweep or tune table. Without one an empty layer, or UserError."""
@@ -90,6 +91,9 @@ def parse(content: bytes, name: str, folder: str) -> JobFile:
     tables = top.pop("task", {})
     if not isinstance(tables, dict) or not all(isinstance(table, dict) for table in tables.values()):
         raise UserError(name, "task is not a table of tasks", allowed="[task.NAME] for each task")
+    regions = top.pop("regions", {})
+    if not isinstance(regions, dict) or not all(isinstance(table, dict) for table in regions.values()):
+        raise UserError(name, "regions is not a table of regions", allowed="[regions.NAME] for each region")
     return JobFile(
         name=name,
         folder=folder,
@@ -104,6 +108,10 @@ def parse(content: bytes, name: str, folder: str) -> JobFile:
             task: tune.parse(f"{name} [task.{task}.{TUNE}]", table[TUNE])
             for task, table in tables.items()
             if TUNE in table
+        },
+        regions={
+            region: of_table(f"{name} [regions.{region}]", table, REGION_KEYS, folder)
+            for region, table in regions.items()
         },
     )
 

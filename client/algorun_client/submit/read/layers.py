@@ -38,6 +38,7 @@ FORMS = {
 }
 FLAGS_ONLY = ("task", "layout")  # keys that a job file does not have
 PRICE = "price"  # a key without a flag, at the top of a job file: { "ml.g5.12xlarge" = 5.67 }
+REGION_KEYS = ("bucket", "image", "kms_key", "subnets", "security_groups", "in", PRICE)  # of a table [regions.NAME]
 TASK_KEYS = tuple(key for key in (*SINGLE, *TABLES) if key not in (*SITE, *FLAGS_ONLY))
 TOP_KEYS = (*(key for key in (*SINGLE, *TABLES) if key not in (*FLAGS_ONLY, "run", "module", "shell")), PRICE)
 

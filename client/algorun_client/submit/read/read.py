@@ -15,7 +15,7 @@ from algorun_client.common import settings
 from algorun_client.files import scan
 from algorun_client.files.scan import FileScan, FoundFile
 
-from . import job_file, make_spec, program, submit_options
+from . import job_file, program, regions, submit_options
 from .job_file import JobFile
 from .material import CodeArchive, LocalFile
 from .source_tasks import Reading, check_reading, known_tasks
@@ -52,8 +52,9 @@ def read_order(options: argparse.Namespace, environ: Mapping[str, str], folder: 
     """Reads job file and folders. `folder`: the current one. Raises UserError."""
     flags = submit_options.layer(options, str(folder))
     file = job_file.read_job_file(options.file, folder)
-    spec = make_spec.make(file, flags, options.program, folder=str(folder), environ=environ)
+    spec = regions.make(file, flags, options.program, folder=str(folder), environ=environ)
     spec = _relative_to_code(spec, folder) if options.program else spec
+    spec = replace(spec, elsewhere=tuple(replace(each, program=spec.program) for each in spec.elsewhere))
     known = known_tasks(file)
     check_reading(spec, known)
     return of_spec(spec, file, Reading(known=known), environ)

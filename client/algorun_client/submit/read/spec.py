@@ -199,6 +199,7 @@ class TaskSpec:
     env: Mapping[str, str] = field(default_factory=dict)
     hyperparameters: Mapping[str, str] = field(default_factory=dict)
     unfilled: tuple[str, ...] = ()  # words such as {task:train/loss} whose values are not known yet
+    elsewhere: tuple[TaskSpec, ...] = ()  # the same task in the other regions, in order of preference
     sweep_of: str = ""  # of a point of a sweep: the swept task, whose code and inputs it uses
 
     def of_choice(self, number: int) -> TaskSpec:

@@ -11,8 +11,8 @@ from algorun_client.common import settings
 from algorun_client.request import names
 from algorun_client.request.model import TaskAddress
 
-from . import job_file, values
-from .layers import PRICE, merged
+from . import job_file, regions, values
+from .layers import PRICE, Given, merged
 from .spec import Where
 from .sweep import TaskSweep
 from .tune import TaskTune
@@ -37,6 +37,10 @@ def read_place(options: argparse.Namespace, environ: Mapping[str, str], folder: 
     """Raises UserError for a job file that cannot be read."""
     file = job_file.read_job_file(options.file, folder)
     given = merged([file.defaults, file.layer_of(getattr(options, "job", ""), must_exist=False)]).single
+    asked = Given("--region", options.region, str(folder)) if options.region else given.get("region")
+    is_local = (options.where or (given["where"].raw if "where" in given else "")) == Where.LOCAL
+    region = "" if asked is None else regions.names(asked)[0] if is_local else regions.only(asked)
+    given = {**given, **regions.singles(file, region)}
 
     def value(key: str) -> str:
         own = getattr(options, key)
@@ -50,7 +54,7 @@ def read_place(options: argparse.Namespace, environ: Mapping[str, str], folder: 
         if where
         else None,
         profile=value("profile"),
-        region=value("region"),
+        region=region,
         project=project,
         bucket=value("bucket").removeprefix("s3://").rstrip("/") or settings.BUCKET.read(environ),
         prefix=value("prefix").strip("/"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from algorun_client.aws.api import Target
@@ -27,21 +28,29 @@ from .next_job import next_choice
 NO_ROOM = (Refusal.QUOTA, Refusal.CAPACITY)
 
 
-def place_in_series(make: Maker, connection: Site, *, flags: SubmitFlags, telling: Telling) -> Placed:
+def place_in_series(
+    make: Maker,
+    connection: Site,
+    *,
+    flags: SubmitFlags,
+    telling: Telling,
+    last_look: Callable[[], None] | None = None,
+) -> Placed:
     """As `place`; takes the next kind of hosts where a quota or AWS has no room for the one before.
 
     Raises the ApiError of all of them if none has room.
     """
     resources = make.asked.spec.resources
     if not resources.is_series:
-        return place(make, connection, flags=flags, telling=telling)
+        return place(make, connection, flags=flags, telling=telling, last_look=last_look)
     target, address, series = connection.target, make.address, series_id(make)
     refused: list[tuple[HostChoice, ApiError]] = []
     for number in range(start(target, make, flags), len(resources.choices)):
         own = make.asked.spec.of_choice(number).resources
         before = keeping(target, own, JobBegin(series, number, EMPTY, flags.clean_state), address)
         try:
-            placed = place(make.of_choice(number), connection, flags=flags, telling=telling, before=before)
+            chosen = make.of_choice(number)
+            placed = place(chosen, connection, flags=flags, telling=telling, before=before, last_look=last_look)
         except ApiError as error:
             if refusal(error) not in NO_ROOM or not resources.others:
                 raise

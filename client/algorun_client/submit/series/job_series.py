@@ -34,19 +34,33 @@ class SeriesRules:
     address: TaskAddress
     as_json: bool
     again: str  # the line that comes back to the series
+    # Asked after a job that found no free instances on the last of its hosts: the task in the next region, if it may begin there.
+    elsewhere: Callable[[], TaskSpec | None] = lambda: None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JobOfSeries:
+    """A job, and where and by which rules it is followed."""
+
+    connection: Site
+    how: SeriesRules
+    placed: Placed
 
 
 def ends_of(target: Target, placed: Placed, how: SeriesRules) -> tuple[list[EndedJob], Decision]:
     """The ended jobs of a series, the newest first, and what follows the newest. Raises ApiError or UserError."""
     ended = history.ended_jobs(target, how.address, placed.series, newest=placed.number)
-    return ended, decide(ended, until_done=how.spec.resources.until_done, choices=placed.choices)
+    until_done = how.spec.resources.until_done
+    is_last = bool(ended) and ended[0].lacked_hosts and ended[0].choice + 1 >= placed.choices
+    has_next = is_last and how.elsewhere() is not None
+    return ended, decide(ended, until_done=until_done, choices=placed.choices, has_next_region=has_next)
 
 
 def text_of_next(how: SeriesRules, ended: list[EndedJob], decision: Decision) -> str:
     """One line before the next job: how the last one ended, and on which hosts the next one is to run if they are others."""
     newest = ended[0]
     if decision.other_hosts:
-        return NextHosts.after(how.spec, newest.choice, newest.outcome.text).text
+        return NextHosts.after(how.spec, newest.choice, newest.outcome.text, how.elsewhere()).text
     return told(newest, decision.text, sum_of(ended, how.spec.resources.prices))
 
 
@@ -86,18 +100,21 @@ def check_cost(resources: ResourceSpec, past: SeriesSum) -> None:
 class JobSeries:
     """The jobs of one task. `place_next` makes sure that the next one exists."""
 
-    def __init__(self, connection: Site, how: SeriesRules, place_next: Callable[[], Placed]) -> None:
-        self._connection, self._how, self._place_next = connection, how, place_next
+    def __init__(self, first: JobOfSeries, place_next: Callable[[], JobOfSeries]) -> None:
+        self._first, self._place_next = first, place_next
+        self._connection, self._how = first.connection, first.how
 
-    def follow(self, placed: Placed) -> int:
+    def follow(self) -> int:
         """Returns the exit code of the last job. Raises UserError, ApiError or Interrupted where the next one cannot be created."""
+        job = self._first
         while True:
-            code, goes_on = self._one(placed)
+            self._connection, self._how = job.connection, job.how
+            code, goes_on = self._one(job.placed)
             if not goes_on:
                 return code
-            placed = self._next()
+            job = self._next()
 
-    def _next(self) -> Placed:
+    def _next(self) -> JobOfSeries:
         try:
             return self._place_next()
         except KeyboardInterrupt as stop:
@@ -134,7 +151,8 @@ class JobSeries:
             if not self._how.as_json:  # there the job's last state has its outcome, and `end` ends the command
                 view.end(placed.job, outcome, "")
             if decision.other_hosts:
-                NextHosts.after(self._how.spec, newest.choice, outcome.text).say(as_json=self._how.as_json)
+                following = NextHosts.after(self._how.spec, newest.choice, outcome.text, self._how.elsewhere())
+                following.say(as_json=self._how.as_json)
             else:
                 self._say(told(newest, decision.text, total), event="next_job", job=placed.job, cost=total.amount)
             return

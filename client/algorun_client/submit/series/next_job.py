@@ -83,11 +83,14 @@ def end_of_hosts(state: JobState) -> str:
     return ""
 
 
-def decide(ended: Sequence[EndedJob], *, until_done: bool, choices: int = 1) -> Decision:
-    """What follows the newest job. `ended`: the newest first. `choices`: how many kinds of hosts the task may have."""
+def decide(ended: Sequence[EndedJob], *, until_done: bool, choices: int = 1, has_next_region: bool = False) -> Decision:
+    """What follows the newest job. `ended`: the newest first. `choices`: how many kinds of hosts the task may have.
+
+    `has_next_region`: after the last of them it may begin in another region.
+    """
     newest = ended[0]
     why = end_of_hosts(newest.state)
-    if newest.lacked_hosts and newest.choice + 1 < choices:
+    if newest.lacked_hosts and (newest.choice + 1 < choices or has_next_region):
         return Decision(True, why, other_hosts=True)
     if not why or not until_done:
         return Decision(False)
