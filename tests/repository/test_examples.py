@@ -80,7 +80,7 @@ def test_the_tasks_of_imagenet_are_requests_that_sagemaker_takes(task):
     from algorun_client.aws.service_model import input_shape
     from algorun_client.request import limits
     from algorun_client.request.model import Kind
-    from algorun_client.submit.build.build import build
+    from algorun_client.submit.assemble.assemble import assemble
     from algorun_client.submit.look_up.facts import Facts, Upstream
     from algorun_client.submit.read import job_file, make_spec
     from algorun_client.submit.read.layers import of_flags
@@ -94,7 +94,7 @@ def test_the_tasks_of_imagenet_are_requests_that_sagemaker_takes(task):
     flags = of_flags({"task": ("--task", task)}, {}, str(IMAGENET))
     spec = make_spec.make(file, flags, [], folder=str(IMAGENET), environ={})
     facts = Facts(upstreams={"data": Upstream(kind=Kind.PROCESSING, number=1, job="imagenet-data-0001-abcdef")})
-    request = build(spec, facts, Material(started=started(spec.program, {"main.py", "download.py"})), 1)
+    request = assemble(spec, facts, Material(started=started(spec.program, {"main.py", "download.py"})), 1)
     limits.check(input_shape(request.kind), request.create, request.unknown)
     for name, regex in spec.metrics.items():
         line, value = LINES[name]

@@ -19,7 +19,7 @@ from algorun_client.common import command_line, json_lines
 from algorun_client.common.codes import ClientCode, Source, kind_of
 from algorun_client.common.errors import ApiError, Interrupted
 from algorun_client.common.refusals import explained
-from algorun_client.submit.build.ranks_per_host import CHOICES, Undecided
+from algorun_client.submit.assemble.ranks_per_host import CHOICES, Undecided
 
 from . import doctor, fetch, fit, logs, ls, report, results, role, shell, state, status, stop, submit
 

@@ -1,4 +1,4 @@
-"""One task of `submit`, from its words to its end: read, look up, build, place, follow."""
+"""One task of `submit`, from its words to its end: read, look up, assemble, place, follow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from algorun_client.follow.outcome import Ending
 from algorun_client.request.model import Request
 
 from . import dry_run
-from .build.prepare import Maker, prepared
+from .assemble.prepare import Maker, prepared
 from .look_up.facts import Facts
 from .look_up.look_up import look_up
 from .place import claim
@@ -147,7 +147,7 @@ def _again(options: argparse.Namespace) -> str:
 def submit(
     asked: SubmitOrder, connection: Site, environ: Mapping[str, str], *, flags: SubmitFlags, telling: Telling
 ) -> Placed:
-    """Looks up, builds and places a task that was read. Raises as `place`."""
+    """Looks up, assembles and places a task that was read. Raises as `place`."""
     placed = None
     try:
         with prepared(asked, look_up(asked.spec, asked.reading, connection, environ)) as make:

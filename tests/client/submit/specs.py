@@ -7,7 +7,7 @@ from pathlib import Path
 
 from algorun.common import REQUEST_FORMAT
 from algorun_client.request.model import Request
-from algorun_client.submit.build.build import build
+from algorun_client.submit.assemble.assemble import assemble
 from algorun_client.submit.look_up.facts import Facts
 from algorun_client.submit.read import job_file, layers, make_spec
 from algorun_client.submit.read.material import CodeArchive, LocalFile, Material
@@ -54,4 +54,4 @@ def request(
         name: [LocalFile(name=file, path=Path(file), size=1, sha256="da7a" * 16) for file in listed]
         for name, listed in local.items()
     }
-    return build(task, facts, Material(started=run, code=code, inputs=inputs, commit=commit), number)
+    return assemble(task, facts, Material(started=run, code=code, inputs=inputs, commit=commit), number)

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from algorun_client.submit import dry_run
-from tests.client.submit.build.test_build import EXAMPLES, GOLDEN
+from tests.client.submit.assemble.test_assemble import EXAMPLES, GOLDEN
 from tests.client.submit.specs import request, spec
 
 

@@ -13,7 +13,7 @@ from algorun.common.errors import UserError
 from algorun_client.common import settings
 from algorun_client.common.refusals import Unanswered
 from algorun_client.files.scan import FoundFile
-from algorun_client.submit.build import prepare
+from algorun_client.submit.assemble import prepare
 from algorun_client.submit.read import job_file, regions, submit_options, tune, values
 from algorun_client.submit.read.job_file import JobFile
 from algorun_client.submit.read.layers import Given, Layer

@@ -21,8 +21,8 @@ from algorun_client.files import scratch
 from algorun_client.follow.outcome import Ending
 from algorun_client.request.model import Kind, TaskAddress
 from algorun_client.submit import dry_run
-from algorun_client.submit.build import prepare
-from algorun_client.submit.build.build import task_address
+from algorun_client.submit.assemble import prepare
+from algorun_client.submit.assemble.assemble import task_address
 from algorun_client.submit.look_up.facts import Facts
 from algorun_client.submit.look_up.look_up import look_up
 from algorun_client.submit.place.place import Placed, SubmitFlags, say_without_sending

@@ -9,7 +9,7 @@ from algorun_client.aws.job_cost import HOUR_S, cost
 from algorun_client.aws.job_state import JobState
 from algorun_client.common.errors import NotFound
 from algorun_client.request.model import Kind
-from algorun_client.submit.build import rules
+from algorun_client.submit.assemble import rules
 from algorun_client.submit.place.place import Placed
 from algorun_client.submit.read.spec import TaskSpec, Where
 

@@ -59,7 +59,7 @@ class EndedSince(Exception):
 
 
 def choose(target: Target, address: TaskAddress, make: Callable[[int], Request], ended: float = math.inf) -> Choice:
-    """Decides, and writes nothing. `make` builds the request of an execution.
+    """Decides, and writes nothing. `make` assembles the request of an execution.
 
     `ended`: the newest execution that was known to have ended when the caller decided that the task is not done. Raises
     EndedSince if a later one has ended.

@@ -16,7 +16,7 @@ from algorun_client.common.errors import ApiError, Interrupted
 from algorun_client.connection import Site
 from algorun_client.follow.line_text import shown
 from algorun_client.request.model import Kind, Request
-from algorun_client.submit.build.prepare import Maker
+from algorun_client.submit.assemble.prepare import Maker
 from algorun_client.submit.history import claims, done, task_file
 from algorun_client.submit.history.task_file import Completed
 

@@ -49,7 +49,7 @@ def send(
 ) -> Sent:
     """Makes one job of a request. May be interrupted anywhere: the same call later goes on, and makes no second one.
 
-    `make` builds the request of an execution of the task. `clean_state`: its checkpoints are removed first. `ended`, and
+    `make` assembles the request of an execution of the task. `clean_state`: its checkpoints are removed first. `ended`, and
     EndedSince: as `claim.choose`. `before`: is called when all is uploaded, and may refuse the job by an error. `last_look`: the
     same, once no other client can create a job of the task in this bucket.
 

@@ -14,7 +14,7 @@ from algorun_client.aws.api import Target
 from algorun_client.connection import Site
 from algorun_client.follow.outcome import Ending, judge
 from algorun_client.request.model import TaskAddress
-from algorun_client.submit.build.prepare import Maker
+from algorun_client.submit.assemble.prepare import Maker
 from algorun_client.submit.history import claims
 from algorun_client.submit.history.claims import Claim
 from algorun_client.submit.place import decision, state_folder

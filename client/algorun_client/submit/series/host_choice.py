@@ -10,7 +10,7 @@ from algorun_client.common.errors import ApiError
 from algorun_client.common.refusals import QUOTA, Refusal, refusal
 from algorun_client.connection import Site
 from algorun_client.request.model import TaskAddress
-from algorun_client.submit.build.prepare import Maker
+from algorun_client.submit.assemble.prepare import Maker
 from algorun_client.submit.history import claims, done
 from algorun_client.submit.history.claims import Claim
 from algorun_client.submit.place import claim, decision

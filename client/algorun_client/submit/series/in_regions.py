@@ -13,8 +13,8 @@ from algorun_client.common.codes import ClientCode
 from algorun_client.common.errors import ApiError, NotFound
 from algorun_client.common.refusals import Unanswered, refusal
 from algorun_client.connection import Site
-from algorun_client.submit.build import prepare
-from algorun_client.submit.build.prepare import prepared
+from algorun_client.submit.assemble import prepare
+from algorun_client.submit.assemble.prepare import prepared
 from algorun_client.submit.look_up.facts import Facts
 from algorun_client.submit.look_up.look_up import look_up
 from algorun_client.submit.place.place import Placed, SubmitFlags

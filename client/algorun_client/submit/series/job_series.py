@@ -16,7 +16,7 @@ from algorun_client.follow.following import open_view
 from algorun_client.follow.outcome import Ending, Outcome
 from algorun_client.follow.view import View
 from algorun_client.request.model import Request, TaskAddress
-from algorun_client.submit.build import rules
+from algorun_client.submit.assemble import rules
 from algorun_client.submit.place.place import Placed
 from algorun_client.submit.read.spec import ResourceSpec, TaskSpec
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from algorun_client.common import json_lines
 from algorun_client.follow.line_text import shown
-from algorun_client.submit.build import rules
+from algorun_client.submit.assemble import rules
 from algorun_client.submit.read.spec import TaskSpec
 
 

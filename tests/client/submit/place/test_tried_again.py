@@ -12,7 +12,7 @@ from algorun_client.common.errors import ApiError
 from algorun_client.connection import PollTimes
 from algorun_client.files import archive
 from algorun_client.submit import submit
-from algorun_client.submit.build import prepare
+from algorun_client.submit.assemble import prepare
 from algorun_client.submit.chain import chain_run
 from tests.client.submit.place.test_place import Laptop, laptop
 from tests.conftest import clean_environ

@@ -11,7 +11,7 @@ import pytest
 
 from algorun.common.errors import UserError
 from algorun_client.files import archive, inputs
-from algorun_client.submit.build import prepare
+from algorun_client.submit.assemble import prepare
 from algorun_client.submit.read.program import ARGS_FILE, SCRIPT
 from algorun_client.submit.read.read import read_order
 from tests.client.submit.read.test_submit_options import parsed

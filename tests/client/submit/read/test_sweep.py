@@ -6,7 +6,7 @@ import pytest
 
 from algorun.common.errors import UserError
 from algorun_client.request.names import LONGEST, checked
-from algorun_client.submit.build.build import task_address
+from algorun_client.submit.assemble.assemble import task_address
 from algorun_client.submit.look_up.facts import Facts
 from algorun_client.submit.read import job_file, sweep
 from algorun_client.submit.read.sweep import Goal

@@ -19,7 +19,7 @@ from algorun_client.submit.read import references
 from algorun_client.submit.read.material import CodeArchive, LocalFile, Material
 from algorun_client.submit.read.read import SubmitOrder, described
 
-from .build import build, task_address
+from .assemble import assemble, task_address
 
 NO_HASH = "0" * 64  # of a file that is not read yet
 LARGE_CODE = 200 * 1024 * 1024  # bytes; more is data in most cases
@@ -56,7 +56,7 @@ class Maker:
 
     def __call__(self, number: int | None) -> Request:
         """The request of an execution; None: its number is unknown. Raises UserError."""
-        request = build(self.asked.spec.of_choice(self.choice), self.facts, self.material, number)
+        request = assemble(self.asked.spec.of_choice(self.choice), self.facts, self.material, number)
         limits.check(input_shape(request.kind), request.create, request.unknown)
         return request
 

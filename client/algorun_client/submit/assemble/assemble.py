@@ -32,7 +32,7 @@ def task_address(spec: TaskSpec, facts: Facts) -> TaskAddress:
     )
 
 
-def build(spec: TaskSpec, facts: Facts, material: Material, number: int | None) -> Request:
+def assemble(spec: TaskSpec, facts: Facts, material: Material, number: int | None) -> Request:
     """The request of execution `number`; None stands for one that could not be looked up.
 
     Raises UserError for the first thing that the launcher or the rules between options refuse; limits.check knows

@@ -8,7 +8,7 @@ import pytest
 
 from algorun.common.errors import UserError
 from algorun_client.request.fingerprint import differences
-from algorun_client.submit.build.ranks_per_host import Undecided
+from algorun_client.submit.assemble.ranks_per_host import Undecided
 from algorun_client.submit.read import job_file, layers, make_spec
 from tests.client.submit.specs import FACTS, FOLDER, request, spec
 from tests.conftest import ROOT

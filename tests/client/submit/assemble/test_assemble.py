@@ -147,14 +147,14 @@ def test_what_sagemaker_would_refuse_is_refused_first(options, text, shapes):
     [("image", "--image: no image is named; fix: --image"), ("instance", "--instance: no instance type is named")],
 )
 def test_image_and_instance_are_needed(missing, text):
-    from algorun_client.submit.build.build import build
+    from algorun_client.submit.assemble.assemble import assemble
     from algorun_client.submit.read.material import Material
 
     task = spec(
         "ddp", **{key: value for key, value in {"image": IMAGE, "instance": "ml.m5.large"}.items() if key != missing}
     )
     with pytest.raises(UserError, match=text):
-        build(task, FACTS, Material(started=started(task.program, ())), 1)
+        assemble(task, FACTS, Material(started=started(task.program, ())), 1)
 
 
 def test_a_role_and_an_image_that_sagemaker_would_not_take(shapes):
