@@ -161,7 +161,7 @@ LABEL org.opencontainers.image.title="algorun" \
       org.opencontainers.image.licenses="Apache-2.0" \
       org.opencontainers.image.base.name="${BASE_IMAGE}" \
       org.algorun.variant="${VARIANT}" \
-      org.algorun.request-format="2"
+      org.algorun.request-format="3"
 # tini: orphans are reaped and signals reach the launcher's whole process group.
 ENTRYPOINT ["/usr/bin/tini", "-g", "--", "algorun"]
 CMD ["train"]

@@ -56,6 +56,7 @@ class App:
             "SageMaker.ListTags": self._tags,
             "SageMaker.CreateHyperParameterTuningJob": tuning.create,
             "SageMaker.DescribeHyperParameterTuningJob": tuning.describe,
+            "SageMaker.StopHyperParameterTuningJob": tuning.stop,
             "SageMaker.ListTrainingJobsForHyperParameterTuningJob": tuning.list_jobs,
             f"{service_quotas.TARGET}ListServiceQuotas": lambda **query: service_quotas.list_quotas(
                 faults.instances, **query

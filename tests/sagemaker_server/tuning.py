@@ -1,4 +1,5 @@
-"""SageMaker's tuner: each training job of a tuning job really runs. The points are spread evenly, and all run at once."""
+"""SageMaker's tuner: each training job of a tuning job really runs. The points are spread evenly. One that waits for room
+starts when somebody asks for the tuning job."""
 
 from __future__ import annotations
 
@@ -18,6 +19,7 @@ from algorun_client.request.model import Kind
 Answer = Mapping[str, Any]
 GROUP = "/aws/sagemaker/TrainingJobs"
 OBJECTIVE = "_tuning_objective_metric"  # a hyperparameter that SageMaker adds
+LONGEST = 32  # characters of a tuning job's name
 # Fields of the definition that are those of CreateTrainingJob too.
 SAME = (
     "RoleArn", "InputDataConfig", "VpcConfig", "OutputDataConfig", "ResourceConfig", "StoppingCondition",
@@ -33,20 +35,54 @@ class Tuning:
         self._requests: dict[str, Answer] = {}
         self._points: dict[str, dict[str, dict[str, str]]] = {}  # tuning job -> training job -> tuned values
         self._created: dict[str, float] = {}
+        self._left: dict[str, list[int]] = {}  # the numbers of points that are still to start
+        self._stopped: set[str] = set()
 
     def create(self, **request: Any) -> Answer:
         """CreateHyperParameterTuningJob."""
         name, config = request["HyperParameterTuningJobName"], request["HyperParameterTuningJobConfig"]
         limits, definition = config["ResourceLimits"], request["TrainingJobDefinition"]
         count = limits["MaxNumberOfTrainingJobs"]
-        if limits["MaxParallelTrainingJobs"] < count:
-            raise ApiError("ValidationException", "this server runs all points at once")
+        if name in self._requests:
+            raise ApiError("ResourceInUse", f"tuning job {name} exists")
+        if len(name) > LONGEST:
+            raise ApiError("ValidationException", f"the name {name} is longer than {LONGEST} characters")
         objective = config["HyperParameterTuningJobObjective"]["MetricName"]
         algorithm = definition["AlgorithmSpecification"]
         if objective not in {each["Name"] for each in algorithm.get("MetricDefinitions") or ()}:
             raise ApiError("ValidationException", f"objective metric {objective} is in no metric definition")
         self._requests[name], self._points[name], self._created[name] = request, {}, time.time()
-        for number in range(count):
+        self._left[name] = list(range(count))
+        self._fill(name)
+        return {"HyperParameterTuningJobArn": _arn(name)}
+
+    def stop(self, *, HyperParameterTuningJobName: str) -> Answer:
+        """StopHyperParameterTuningJob."""
+        name = self._known(HyperParameterTuningJobName)
+        self._left[name] = []
+        self._stopped.add(name)
+        for job in self._points[name]:
+            if self._platform.describe_training_job(TrainingJobName=job)["TrainingJobStatus"] not in ENDED:
+                self._platform.stop_training_job(TrainingJobName=job)
+        return {}
+
+    def _known(self, name: str) -> str:
+        if name not in self._requests:
+            raise NotFound("ResourceNotFound", f"tuning job {name} does not exist")
+        return name
+
+    def _fill(self, name: str) -> None:
+        """Starts as many jobs as may run at the same time."""
+        request = self._requests[name]
+        config, definition = request["HyperParameterTuningJobConfig"], request["TrainingJobDefinition"]
+        limits, objective = config["ResourceLimits"], config["HyperParameterTuningJobObjective"]["MetricName"]
+        count, algorithm = limits["MaxNumberOfTrainingJobs"], definition["AlgorithmSpecification"]
+        states = [
+            self._platform.describe_training_job(TrainingJobName=job)["TrainingJobStatus"] for job in self._points[name]
+        ]
+        room = limits["MaxParallelTrainingJobs"] - sum(state not in ENDED for state in states)
+        for number in self._left[name][: max(room, 0)]:
+            self._left[name].remove(number)
             tuned = dict(_values(config["ParameterRanges"], number, count))
             job = f"{name}-{number + 1:03d}-{hashlib.sha256(str(tuned).encode()).hexdigest()[:8]}"
             static = definition.get("StaticHyperParameters") or {}
@@ -58,23 +94,22 @@ class Tuning:
                 "ResourceConfig": definition.get("ResourceConfig") or _instances(definition["HyperParameterTuningResourceConfig"]),
             })  # fmt: skip
             self._points[name][job] = tuned
-        return {"HyperParameterTuningJobArn": _arn(name)}
 
     def describe(self, *, HyperParameterTuningJobName: str) -> Answer:
         """DescribeHyperParameterTuningJob."""
-        name = HyperParameterTuningJobName
-        if name not in self._requests:
-            raise NotFound("ValidationException", f"{name} does not exist")
+        name = self._known(HyperParameterTuningJobName)
+        self._fill(name)
         request, jobs = self._requests[name], self._summaries(name)
         lowest = request["HyperParameterTuningJobConfig"]["HyperParameterTuningJobObjective"]["Type"] == "Minimize"
         judged = [each for each in jobs if "FinalHyperParameterTuningJobObjectiveMetric" in each]
         judged.sort(key=lambda each: each["FinalHyperParameterTuningJobObjectiveMetric"]["Value"], reverse=not lowest)
         done = [each["TrainingJobStatus"] in ENDED for each in jobs]
+        has_ended = all(done) and not self._left[name]
         states = [each["ObjectiveStatus"] for each in jobs]
         answer = {
             **{key: request[key] for key in ("HyperParameterTuningJobName", "HyperParameterTuningJobConfig", "TrainingJobDefinition")},
             "HyperParameterTuningJobArn": _arn(name),
-            "HyperParameterTuningJobStatus": "InProgress" if not all(done) else "Completed" if judged else "Failed",
+            "HyperParameterTuningJobStatus": self._status(name, has_ended=has_ended, has_value=bool(judged)),
             "CreationTime": self._created[name],
             "TrainingJobStatusCounters": {
                 "Completed": sum(each["TrainingJobStatus"] == "Completed" for each in jobs), "InProgress": done.count(False),
@@ -85,13 +120,18 @@ class Tuning:
         }  # fmt: skip
         if judged:
             answer["BestTrainingJob"] = judged[0]
-        elif all(done):
+        elif has_ended:
             answer["FailureReason"] = "No training job emitted the objective metric"
         return answer
 
     def list_jobs(self, *, HyperParameterTuningJobName: str, **_: Any) -> Answer:
         """ListTrainingJobsForHyperParameterTuningJob."""
-        return {"TrainingJobSummaries": self._summaries(HyperParameterTuningJobName)}
+        return {"TrainingJobSummaries": self._summaries(self._known(HyperParameterTuningJobName))}
+
+    def _status(self, name: str, *, has_ended: bool, has_value: bool) -> str:
+        if name in self._stopped:
+            return "Stopped" if has_ended else "Stopping"
+        return "InProgress" if not has_ended else "Completed" if has_value else "Failed"
 
     def _summaries(self, name: str) -> list[dict[str, Any]]:
         config = self._requests[name]["HyperParameterTuningJobConfig"]

@@ -10,11 +10,23 @@ from algorun_client.request.model import Kind
 OPERATIONS = {Kind.TRAINING: "CreateTrainingJob", Kind.PROCESSING: "CreateProcessingJob"}
 
 
-@cache
+TUNING = "CreateHyperParameterTuningJob"
+
+
 def input_shape(kind: Kind) -> Shape:
     """botocore's shape of the arguments that create a job. Reads a file of botocore; needs no credentials."""
+    return _shape(OPERATIONS[kind])
+
+
+def tuning_shape() -> Shape:
+    """The same of a tuning job."""
+    return _shape(TUNING)
+
+
+@cache
+def _shape(operation: str) -> Shape:
     import botocore.session
 
     model = botocore.session.get_session().get_service_model("sagemaker")
-    shape: Shape = model.operation_model(OPERATIONS[kind]).input_shape
+    shape: Shape = model.operation_model(operation).input_shape
     return shape

@@ -9,14 +9,16 @@ from pathlib import Path
 
 from algorun.common.errors import UserError
 from algorun_client.aws.job_state import JobState, describe, find
+from algorun_client.aws.tuning_jobs import TuningJob
 from algorun_client.common.errors import NotFound
 from algorun_client.connection import Site, connect
 from algorun_client.request import names
 from algorun_client.request.model import TaskAddress
-from algorun_client.submit.chain import sweep_results
+from algorun_client.submit.chain import sagemaker_tuner, sweep_results
 from algorun_client.submit.chain.sweep_results import SweptPoints
 from algorun_client.submit.history import claims
 from algorun_client.submit.read import sweep, task_place
+from algorun_client.submit.read.tune import TaskTune
 
 SHOWN = 5  # points of a sweep
 JOB = re.compile(r".+-\d{4,}-[0-9a-f]{6}")  # as request.names.job_name makes them
@@ -36,6 +38,11 @@ def connected(known: task_place.TaskPlace, environ: Mapping[str, str]) -> Site:
 
 def find_job(connection: Site, text: str, known: task_place.TaskPlace) -> JobState:
     """The job that `text` names. A task stands for its newest job. Raises UserError, also for a sweep, which has several."""
+    if tuned_by_sagemaker(known, text) is not None:
+        line = f"algorun results {text}{connection.options}"
+        raise UserError(
+            text, "is tuned by SageMaker, and its jobs are no tasks", fix=f"name one of the jobs that `{line}` lists"
+        )
     swept = points_of(connection, text, known)
     if swept is not None:
         raise _has_points(text, swept, connection.options)
@@ -70,6 +77,21 @@ def points_of(connection: Site, text: str, known: task_place.TaskPlace) -> Swept
         return None
     address = task_place.task_address(known, text, connection.default_bucket())
     return sweep_results.swept(connection.target, address, swept, tuned)
+
+
+def tuned_by_sagemaker(known: task_place.TaskPlace, text: str) -> TaskTune | None:
+    """The tune table of the task that `text` names, if SageMaker's tuner creates its jobs."""
+    tuned = task_place.tune_of(known, text)
+    return tuned if tuned is not None and tuned.by_sagemaker else None
+
+
+def tuning_job_of(connection: Site, text: str, known: task_place.TaskPlace) -> TuningJob:
+    """The newest tuning job of such a task. Raises UserError if there is none."""
+    found = sagemaker_tuner.newest(connection, task_place.task_address(known, text, connection.default_bucket()))
+    if found is None:
+        fix = f"algorun submit --task {text.rpartition('/')[2]}"
+        raise UserError(text, "has no tuning job in SageMaker yet", fix=fix)
+    return found
 
 
 def _has_points(text: str, swept: SweptPoints, options: str) -> UserError:

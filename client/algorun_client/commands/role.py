@@ -53,6 +53,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--kms-key", metavar="ARN", default="", help="the key of buckets and volumes, if there is one")
     parser.add_argument("--vpc", action="store_true", help="the job runs in subnets of a VPC")
     parser.add_argument("--shell", action="store_true", help="for --hold-on-failure and `algorun shell`")
+    parser.add_argument("--tuner", action="store_true", help="for tunings with tuner = 'sagemaker'")
     add_where_options(parser)
     add_place_options(parser)
 
@@ -92,6 +93,7 @@ def _places(options: argparse.Namespace, environ: Mapping[str, str]) -> Places:
         repository=_repository(options.image),
         vpc=options.vpc,
         shell=options.shell,
+        tuner=options.tuner,
     )
 
 

@@ -42,6 +42,10 @@ NETWORK_LOOK = (
 )
 # Of the agent that SageMaker starts on a host for remote debugging.
 SHELL_AGENT = tuple(f"ssmmessages:{verb}{kind}Channel" for verb in ("Create", "Open") for kind in ("Control", "Data"))
+TUNER = (
+    *(f"sagemaker:{verb}HyperParameterTuningJob" for verb in ("Create", "Describe", "Stop")),
+    "sagemaker:ListTrainingJobsForHyperParameterTuningJob",
+)
 LAYERS = ("ecr:BatchGetImage", "ecr:GetDownloadUrlForLayer")
 
 
@@ -75,6 +79,7 @@ class Places:
     kms_key: str = ""  # the ARN of a key, or "" for none
     repository: str = ""  # the ARN of the image's repository, or "" for all of this account and region
     vpc: bool = False
+    tuner: bool = False  # tunings with tuner = "sagemaker"
     shell: bool = False  # --hold-on-failure and `algorun shell`
 
     @property
@@ -98,6 +103,11 @@ class Places:
     def jobs(self) -> list[str]:
         """Every job of this account and region."""
         return [self.arn("sagemaker", f"{kind.lower()}-job/*") for kind in JOBS]
+
+    @property
+    def tuning_jobs(self) -> list[str]:
+        """Those of SageMaker's tuner, if there are any."""
+        return [self.arn("sagemaker", "hyper-parameter-tuning-job/*")] if self.tuner else []
 
     @property
     def logs(self) -> list[str]:
@@ -143,7 +153,7 @@ def trust_policy(places: Places) -> Policy:
             "Action": "sts:AssumeRole",
             "Condition": {
                 "StringEquals": {"aws:SourceAccount": places.account},
-                "ArnLike": {"aws:SourceArn": places.jobs},
+                "ArnLike": {"aws:SourceArn": [*places.jobs, *places.tuning_jobs]},
             },
         }
     )
@@ -154,6 +164,7 @@ def client_policy(places: Places) -> Policy:
     verbs = [f"sagemaker:{verb}{kind}Job" for kind in JOBS for verb in ("Create", "Describe", "Stop")]
     return _policy(
         _allow("Jobs", [*verbs, "sagemaker:AddTags"], places.jobs),
+        *([_allow("Tuner", [*TUNER, "sagemaker:AddTags"], places.tuning_jobs)] if places.tuner else ()),
         _allow("Lists", [f"sagemaker:List{kind}Jobs" for kind in JOBS], "*"),
         {
             **_allow("PassRole", ["iam:PassRole"], places.role_arn),

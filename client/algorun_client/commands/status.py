@@ -18,13 +18,14 @@ from algorun_client.follow.held_hosts import no_hold
 from algorun_client.follow.line_text import shown
 from algorun_client.follow.outcome import judge
 from algorun_client.follow.view import state_of_job
-from algorun_client.submit.chain import sweep_results
+from algorun_client.submit.chain import sagemaker_tuner, sweep_results
 from algorun_client.submit.chain.sweep_results import SweptPoints
 from algorun_client.submit.read import task_place
 from algorun_client.submit.read.common_options import add_job_argument
+from algorun_client.submit.read.tune import TaskTune
 
 from . import cost_text
-from .find_job import connected, find_job, points_of
+from .find_job import connected, find_job, points_of, tuned_by_sagemaker, tuning_job_of
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -36,6 +37,8 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     """Returns 0 whatever the job's state is."""
     known = task_place.read_place(options, environ, Path.cwd())
     connection = connected(known, environ)
+    if (tuned := tuned_by_sagemaker(known, options.job)) is not None:
+        return _tuner(options, known, tuned, connection)
     if (swept := points_of(connection, options.job, known)) is not None:
         return _sweep(options, known, swept, connection)
     state = find_job(connection, options.job, known)
@@ -68,6 +71,20 @@ def _sweep(options: argparse.Namespace, known: task_place.TaskPlace, swept: Swep
         print(f"see one with: algorun status {point}{connection.options}, or algorun logs {point}{connection.options}")
     else:
         print(f"start them with: algorun submit {options.job}{connection.options}")
+    return ClientCode.OK
+
+
+def _tuner(options: argparse.Namespace, known: task_place.TaskPlace, tuned: TaskTune, connection: Site) -> int:
+    """The tuning job of SageMaker's tuner, and its jobs."""
+    found = tuning_job_of(connection, options.job, known)
+    address = task_place.task_address(known, options.job, connection.default_bucket())
+    if options.json:
+        json_lines.write("tuning", job=found.name, status=found.status, text=found.counted)
+    else:
+        print(f"tuning job {found.name}: {found.status}, {found.counted}")
+    sweep_results.write(sagemaker_tuner.results(connection, address, tuned, None), as_json=options.json)
+    if options.json:
+        json_lines.write_end(json_lines.LastObject(job=found.name))
     return ClientCode.OK
 
 

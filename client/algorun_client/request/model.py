@@ -13,7 +13,7 @@ from .fingerprint import Fingerprint
 # The version of what a request asks of the image's launcher; in the job's environment as ALGORUN_REQUEST_FORMAT. The
 # image names the highest one that it knows in its label org.algorun.request-format. A request has the lowest one that it
 # needs: an older image runs whatever it can run.
-FORMAT, FORMAT_PER_GPU = 1, 2
+FORMAT, FORMAT_PER_GPU, FORMAT_TUNED = 1, 2, 3
 HOLD = "ALGORUN_HOLD_ON_FAILURE_S"  # in the environment of a job that asks for a hold
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"

@@ -11,6 +11,7 @@ from .model import TaskAddress
 
 LONGEST = 48  # characters of a project's or a task's name
 LONGEST_JOB = 63  # SageMaker's limit
+LONGEST_TUNING = 32  # the same for a tuning job
 NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9_.-]*[A-Za-z0-9])?")
 HASH = 6  # hexadecimal digits; they keep tasks of the same name in two buckets apart
 
@@ -48,3 +49,9 @@ def job_name(address: TaskAddress, number: int) -> str:
 def in_job_name(text: str) -> str:
     """A text as it stands in the names of jobs, which have letters, digits and hyphens alone."""
     return re.sub(r"[^A-Za-z0-9]+", "-", text)
+
+
+def tuning_job_name(address: TaskAddress, number: int) -> str:
+    """The job of SageMaker's tuner for a task's tuning: TASK-NNNN-HASH. Its training jobs add to this name."""
+    end = f"-{number:04d}-{hashlib.sha256(address.uri.encode()).hexdigest()[:HASH]}"
+    return in_job_name(address.task)[: LONGEST_TUNING - len(end)].rstrip("-") + end

@@ -45,6 +45,9 @@ INFO = 20  # logging.INFO; importing logging would cost 4 ms at every start
 ENGINE, SLOTS, RESTARTS = "algorun_engine", "algorun_slots", "algorun_restarts"
 PER_HOST, PER_GPU = "algorun_per_host", "algorun_per_gpu"
 ARGS, ARGS_FILE, CWD, EXTRACT = "algorun_args", "algorun_args_file", "algorun_cwd", "algorun_extract"
+TUNED = (
+    "algorun_tuned"  # hyperparameters that SageMaker's tuner sets: their values replace {tuned:NAME} in algorun_args
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +134,7 @@ def _platform(raw: Mapping[str, object], decoded: Mapping[str, object]) -> Platf
 
 def _own(raw: Mapping[str, object]) -> OwnKeys:
     engine, restarts, slots = hp.text(raw, ENGINE), hp.text(raw, RESTARTS), hp.decode(raw.get(SLOTS))
-    args, args_file = _args(hp.decode(raw.get(ARGS))), hp.text(raw, ARGS_FILE)
+    args, args_file = _tuned(raw, _args(hp.decode(raw.get(ARGS)))), hp.text(raw, ARGS_FILE)
     if args is not None and args_file:
         raise UserError(_where(ARGS_FILE), f"{args_file!r} contradicts {ARGS}", fix="drop one of the two")
     extract, per_gpu = hp.decode(raw.get(EXTRACT)), hp.flag(raw, PER_GPU)
@@ -159,6 +162,17 @@ def _args(given: object) -> tuple[str, ...] | None:
     if isinstance(given, str):
         return _words(ARGS, given, allowed="words as in a shell, or a JSON list")
     return (hp.argument(given),)
+
+
+def _tuned(raw: Mapping[str, object], args: tuple[str, ...] | None) -> tuple[str, ...] | None:
+    """The words with the values that a tuner has chosen, as they came."""
+    for name in _names(TUNED, hp.decode(raw.get(TUNED))) or ():
+        if name not in raw:
+            raise UserError(
+                _where(TUNED), f"the job has no hyperparameter {name!r}", fix="name those of the tuner's ranges"
+            )
+        args = None if args is None else tuple(word.replace(f"{{tuned:{name}}}", str(raw[name])) for word in args)
+    return args
 
 
 def _words(key: str, text: str, *, allowed: str) -> tuple[str, ...]:

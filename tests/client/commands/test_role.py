@@ -173,6 +173,19 @@ def test_a_shell_needs_rights_of_the_job_and_of_its_user(capsys):
     assert not any(each["Sid"] == "Shell" for each in policy(capsys, *words))
 
 
+def test_the_tuner_needs_rights_of_its_own(capsys):
+    words = ("--for", "client", *PLACE, "--role", "Job")
+    (tuner,) = [each for each in policy(capsys, *words, "--tuner") if each["Sid"] == "Tuner"]
+    assert tuner["Resource"] == [f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:hyper-parameter-tuning-job/*"]
+    assert {action.rpartition(":")[2] for action in tuner["Action"]} == {
+        "CreateHyperParameterTuningJob", "DescribeHyperParameterTuningJob", "StopHyperParameterTuningJob",
+        "ListTrainingJobsForHyperParameterTuningJob", "AddTags",
+    }  # fmt: skip
+    assert not any(each["Sid"] == "Tuner" for each in policy(capsys, *words))
+    (trust,) = policy(capsys, "--for", "trust", *PLACE, "--tuner")
+    assert tuner["Resource"][0] in trust["Condition"]["ArnLike"]["aws:SourceArn"]
+
+
 # -- partitions -------------------------------------------------------------------------------------------------------
 
 

@@ -27,6 +27,19 @@ def test_each_key_goes_to_its_group_decoded():
     assert list(found.user.items()) == [("b", "007"), ("a", 0.1)]
 
 
+def test_values_of_a_tuner_stand_in_the_words_as_they_came():
+    raw = {
+        "algorun_args": '["--lr", "{tuned:lr}", "--note={tuned:note}/{tuned:note}", "{tuned:other}"]',
+        "algorun_tuned": '["lr", "note"]', "lr": "0.10", "note": '"a b"',
+    }  # fmt: skip
+    found = Hyperparameters.parse(raw)
+    assert found.own.args == ("--lr", "0.10", '--note="a b"/"a b"', "{tuned:other}")
+    assert found.user == {"lr": 0.1, "note": "a b"}
+    without = {key: value for key, value in raw.items() if key != "lr"}
+    with pytest.raises(UserError, match="algorun_tuned: the job has no hyperparameter 'lr'"):
+        Hyperparameters.parse(without)
+
+
 def test_processes_count_only_where_a_distribution_is_on():
     raw = {"sagemaker_mpi_num_of_processes_per_host": "two"}
     assert Hyperparameters.parse(raw).platform.processes_per_host is None

@@ -11,7 +11,7 @@ from algorun.common import REQUEST_FORMAT
 from algorun.common.errors import UserError
 from algorun.job import job_input
 from algorun.job.request import LaunchRequest
-from algorun_client.request.model import FORMAT, FORMAT_PER_GPU
+from algorun_client.request.model import FORMAT, FORMAT_PER_GPU, FORMAT_TUNED
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -48,4 +48,4 @@ def test_what_is_no_format_is_refused(text, tmp_path):
 def test_the_image_and_the_client_say_the_launchers_number():
     label = re.findall(r'org\.algorun\.request-format="(\d+)"', (ROOT / "Dockerfile").read_text())
     assert label == [str(REQUEST_FORMAT)]
-    assert max(FORMAT, FORMAT_PER_GPU) == REQUEST_FORMAT
+    assert max(FORMAT, FORMAT_PER_GPU, FORMAT_TUNED) == REQUEST_FORMAT

@@ -34,12 +34,13 @@ from algorun_client.submit.series.host_choice import start
 from algorun_client.submit.series.job_series import SeriesRules, ends_of, text_of_next
 from algorun_client.submit.submit import connect_for, make_bucket, submit
 
-from . import chain_plan, sweep_results, tune_study, tuning
+from . import chain_plan, sagemaker_tuner, sweep_results, tune_study, tuning
 from .chain import Chain, Node
 from .chain_plan import ChainPlan
 from .chain_run import ChainRun
 from .chain_view import ChainView, JsonChainView, PlainChainView
 from .next_jobs import Status
+from .sagemaker_tuner import TunerOptions
 from .tuning import Tuning
 from .tuning_cost import cost_limit
 
@@ -48,6 +49,10 @@ QUEUE_S = 86_400
 
 def run(options: argparse.Namespace, environ: Mapping[str, str], folder: Path, flags: SubmitFlags) -> int:
     """Returns 0 if all tasks completed, else the code of the first one that failed. Raises UserError before any upload."""
+    plan = chain_plan.read_chain(options, environ, folder, options.program if options.all else None)
+    for table, asked_tune in plan.chain.tunes.items():
+        if asked_tune.by_sagemaker:
+            return _by_sagemaker(plan, table, options, environ, flags)
     if options.detach:
         raise UserError(
             "--detach",
@@ -55,7 +60,6 @@ def run(options: argparse.Namespace, environ: Mapping[str, str], folder: Path, f
             fix="drop it; Ctrl-C leaves at any time, and the same line goes on",
         )
     queue_s = values.duration_s("--queue", options.queue) if options.queue else QUEUE_S
-    plan = chain_plan.read_chain(options, environ, folder, options.program if options.all else None)
     for asked_tune in plan.chain.tunes.values():
         tune_study.need_optuna(asked_tune.where)
     connections = _Connections(environ, patient=not options.dry_run)
@@ -70,6 +74,27 @@ def run(options: argparse.Namespace, environ: Mapping[str, str], folder: Path, f
         plan = chain_plan.snapshot(plan, aside)
         view.note(summary(plan.chain))
         return carry_out(plan, connections, flags, view, queue_s, as_json=options.json)
+
+
+def _by_sagemaker(
+    plan: ChainPlan, table: str, options: argparse.Namespace, environ: Mapping[str, str], flags: SubmitFlags
+) -> int:
+    """A task whose points SageMaker's tuner chooses. Raises UserError for a chain, which such a task cannot be in."""
+    asked = plan.chain.tunes[table]
+    if options.all:
+        raise UserError(
+            f"{asked.where} tuner", "a chain waits for jobs that this command creates, and SageMaker's tuner creates these",
+            fix=f"algorun submit --task {table}, or tuner = 'algorun'",
+        )  # fmt: skip
+    if options.queue:
+        raise UserError("--queue", "SageMaker's tuner waits for room by itself", fix="drop it")
+    how = TunerOptions(
+        detach=options.detach,
+        as_json=options.json,
+        dry_run=options.dry_run,
+        create_bucket=options.create_bucket,
+    )
+    return sagemaker_tuner.run(plan.asked[table], asked, environ, flags, how)
 
 
 def summary(chain: Chain) -> str:

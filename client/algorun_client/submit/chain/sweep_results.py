@@ -127,7 +127,7 @@ def read_results(
         text = found[goal.metric].text if goal and found else ""
         return replace(made, status=state.status, job=state.job, newer=newer, text=text)
 
-    rows = _ordered(at_once.each(row, swept.sweep.points), goal)
+    rows = ordered(at_once.each(row, swept.sweep.points), goal)
     return SweepResults(task=task.task, names=swept.sweep.names, goal=goal, rows=rows)
 
 
@@ -183,7 +183,8 @@ def write(found: SweepResults, *, as_json: bool) -> None:
         print(f"{found.goal.text}: {found.best.text} of {found.best.task}")
 
 
-def _ordered(rows: list[Row], goal: Goal | None) -> tuple[Row, ...]:
+def ordered(rows: list[Row], goal: Goal | None) -> tuple[Row, ...]:
+    """Completed rows with a value first, the best of them first; then the others in their order."""
     if goal is None:
         return tuple(rows)
     ranked = sorted((row for row in rows if row.is_ranked), key=lambda row: float(row.text), reverse=not goal.lowest)

@@ -51,7 +51,7 @@ def check_begun(asked: TaskTune, target: Target, address: TaskAddress) -> None:
     history = TuneHistory(target.store, address)
     begun = history.newest()
     if begun is not None and _has_results(history, begun):
-        _check_same(asked, begun)
+        check_same(asked, begun)
 
 
 def points_so_far(target: Target, address: TaskAddress) -> list[ChosenPoint]:
@@ -81,15 +81,20 @@ def open_tuning(
     if begun is not None and not anew:
         is_worth = _has_results(history, begun)
         if is_worth:
-            _check_same(asked, begun)
-        changed = _changes(begun.fingerprint, made_of)
+            check_same(asked, begun)
+        changed = changes(begun.fingerprint, made_of)
         if not changed and (is_worth or begun.asked == asked.to_json()):
             return Tuning(asked, target, address, begun, metrics, grace_s)
         if changed:
-            more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
-            note(f"{address.task}: tunes anew, because of what has changed: {'; '.join(changed[:SHOWN])}{more}")
+            note(text_of_anew(address.task, changed))
     number = begun.number + 1 if begun else 1
     return Tuning(asked, target, address, history.begin(number, asked.to_json(), made_of), metrics, grace_s)
+
+
+def text_of_anew(task: str, changed: Sequence[str]) -> str:
+    """Why a tuning begins anew, in words."""
+    more = f" and {len(changed) - SHOWN} more" if len(changed) > SHOWN else ""
+    return f"{task}: tunes anew, because of what has changed: {'; '.join(changed[:SHOWN])}{more}"
 
 
 def _has_results(history: TuneHistory, begun: TuningBegun) -> bool:
@@ -97,7 +102,8 @@ def _has_results(history: TuneHistory, begun: TuningBegun) -> bool:
     return any(each.end is None or each.end.ending is not PointEnding.FAILED for each in history.points(begun.number))
 
 
-def _check_same(asked: TaskTune, begun: TuningBegun) -> None:
+def check_same(asked: TaskTune, begun: TuningBegun) -> None:
+    """Raises UserError if a tuning was begun with another table."""
     now, before = asked.to_json(), begun.asked
     changed = [
         f"{key} was {json.dumps(before.get(key, 'absent'))}, is {json.dumps(now.get(key, 'absent'))}"
@@ -112,7 +118,7 @@ def _check_same(asked: TaskTune, begun: TuningBegun) -> None:
         )
 
 
-def _changes(before: Fingerprint | None, now: Fingerprint | None) -> list[str]:
+def changes(before: Fingerprint | None, now: Fingerprint | None) -> list[str]:
     """What is known to have changed. What cannot be compared does not begin a tuning anew."""
     if before is None or now is None:
         return []

@@ -26,6 +26,7 @@ class SourceTask:
     table: str = ""
     points: tuple[str, ...] = ()  # of a sweep: the names of its points
     best: Goal | None = None  # which of them others read
+    by_sagemaker: bool = False  # SageMaker's tuner creates its jobs
     is_tuned: bool = False  # its points are chosen while it runs: the bucket says which they are
     metrics: Mapping[str, str] = field(default_factory=dict)  # name and regular expression
 
@@ -75,7 +76,14 @@ def sources(
             known[name] = SourceTask(table=task, metrics=metrics)
         tuned = (tunes or {}).get(task)
         best = asked.best if asked else tuned.goal if tuned else None
-        known[task] = SourceTask(table=task, points=names, best=best, is_tuned=tuned is not None, metrics=metrics)
+        known[task] = SourceTask(
+            table=task,
+            points=names,
+            best=best,
+            by_sagemaker=tuned is not None and tuned.by_sagemaker,
+            is_tuned=tuned is not None,
+            metrics=metrics,
+        )
     return known
 
 
@@ -108,6 +116,11 @@ def check_reading(spec: TaskSpec, known: Mapping[str, SourceTask]) -> None:
         if reference.task in known:
             check_metric(where, reference.metric, reference.task, known[reference.task].metrics)
     for task, where in needs(spec).items():
+        if task in known and known[task].by_sagemaker:
+            raise UserError(
+                where, f"task {task!r} is tuned by SageMaker, whose jobs no other task reads",
+                fix=f"name what the best job has left in S3 (`algorun results {task}`), or tuner = 'algorun'",
+            )  # fmt: skip
         if task not in known or not known[task].points:
             continue
         best = known[task].best

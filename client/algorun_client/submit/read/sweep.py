@@ -114,17 +114,23 @@ def point_task(task: str, point: Mapping[str, str]) -> str:
 
 def point_spec(spec: TaskSpec, sweep: TaskSweep, point: Mapping[str, str]) -> TaskSpec:
     """The task of a point. Raises UserError for a parameter that the task does not have, or that the sweep does not."""
+    made = with_values(spec, sweep.where, point)
+    return replace(made, task=point_task(spec.task, point), sweep_of=spec.task)
+
+
+def with_values(spec: TaskSpec, where: str, point: Mapping[str, str]) -> TaskSpec:
+    """The task itself with a point's values. Raises UserError as `point_spec`; `where`: the table of the parameters."""
     made = spec
     for word in references.words(spec):
         for mark in MARK.finditer(word):
             if mark[1] not in point:
                 raise UserError(
-                    sweep.where, f"task {spec.task!r} has the word {mark[0]}", allowed=", ".join(point),
+                    where, f"task {spec.task!r} has the word {mark[0]}", allowed=", ".join(point),
                     fix=f"add {mark[1]} to the sweep, or correct the word",
                 )  # fmt: skip
     for name, value in point.items():
-        made = _with(made, sweep.where, name, value)
-    return replace(made, task=point_task(spec.task, point), sweep_of=spec.task)
+        made = _with(made, where, name, value)
+    return made
 
 
 def _with(spec: TaskSpec, where: str, name: str, value: str) -> TaskSpec:

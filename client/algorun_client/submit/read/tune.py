@@ -18,7 +18,8 @@ from . import sweep, values
 from .spec import TaskSpec
 from .sweep import MOST_PARALLEL, MOST_POINTS, Goal, TaskSweep
 
-KEYS = ("goal", "space", "points", "parallel", "method", "seed", "stop", "steps", "least", "factor")
+KEYS = ("goal", "space", "points", "parallel", "method", "seed", "stop", "steps", "least", "factor", "tuner")
+TUNERS = ("algorun", "sagemaker")
 MEDIAN = "median"  # of `stop`
 OF_STOPPING = ("steps", "least", "factor")
 RANGE_KEYS = ("from", "to", "log")
@@ -117,6 +118,7 @@ class TaskTune:
     steps: int = 0  # of hyperband and the median: how often a job prints the goal's metric
     least: int = 1  # of hyperband and the median: so often before it may be stopped
     factor: int = 3  # of hyperband: one of so many goes on
+    by_sagemaker: bool = False  # SageMaker's tuner chooses the points and creates their jobs
 
     def to_json(self) -> dict[str, object]:
         """What decides which points are chosen."""
@@ -130,6 +132,8 @@ class TaskTune:
             found |= {"steps": self.steps, "least": self.least, "factor": self.factor}
         if self.by_median:
             found |= {"stop": MEDIAN, "steps": self.steps, "least": self.least}
+        if self.by_sagemaker:  # a tuning job takes no further points
+            found |= {"tuner": "sagemaker", "points": self.points}
         return found
 
     @property
@@ -186,15 +190,17 @@ def parse(where: str, raw: object) -> TaskTune:
     method = Method(
         values.one_of(f"{where} method", raw.get("method", Method.BAYESIAN), [each.value for each in Method])
     )
+    by_sagemaker = values.one_of(f"{where} tuner", raw.get("tuner", TUNERS[0]), TUNERS) == "sagemaker"
     made = TaskTune(
         where=where,
+        by_sagemaker=by_sagemaker,
         goal=sweep.parse_goal(f"{where} goal", raw["goal"]),
         space=_space(f"{where} space", raw["space"]),
         points=values.count(f"{where} points", raw["points"], MOST_POINTS),
         parallel=values.count(f"{where} parallel", raw.get("parallel", 1), MOST_PARALLEL),
         method=method,
         seed=values.count(f"{where} seed", raw.get("seed", 0), 2**31 - 1, least=0),
-        **_stopping(where, raw, method),
+        **(_stopping_of_sagemaker(where, raw, method) if by_sagemaker else _stopping(where, raw, method)),
     )
     if made.size is not None and made.size < made.points:
         raise UserError(
@@ -241,6 +247,20 @@ def _stopping(where: str, raw: Mapping[str, object], method: Method) -> Stopping
         raise UserError(f"{where} least", text, allowed=f"up to {MOST_LOOKS:,} comparisons of a job", fix=fix)
     factor = values.count(f"{where} factor", raw.get("factor", 3), MOST_FACTOR, least=2)
     return {"by_median": by_median, "steps": steps, "least": least, "factor": factor}
+
+
+def _stopping_of_sagemaker(where: str, raw: Mapping[str, object], method: Method) -> Stopping:
+    """The same for SageMaker's tuner, which has its own rules: no factor, and a median without steps."""
+    of_hyperband = method is Method.HYPERBAND
+    for key in OF_STOPPING:
+        if key in raw and (key == "factor" or not of_hyperband):
+            allowed = "steps and least, of hyperband" if of_hyperband else "stop = 'median'"
+            raise UserError(f"{where} {key}", "SageMaker's tuner has no such setting", allowed=allowed, fix="drop it")
+    if not of_hyperband:
+        if "stop" in raw:
+            values.one_of(f"{where} stop", raw["stop"], (MEDIAN,))
+        return {"by_median": "stop" in raw}
+    return _stopping(where, raw, method)
 
 
 def _space(where: str, raw: object) -> dict[str, Dimension]:

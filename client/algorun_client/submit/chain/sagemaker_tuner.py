@@ -1,0 +1,352 @@
+"""`tuner = "sagemaker"`: SageMaker's tuner chooses the points of a task and creates their jobs, in one tuning job.
+
+The laptop may be closed meanwhile. The same line finds the tuning job again: its name follows from the task's folder in the
+bucket and from the number of the tuning, which is written there before the tuning job is created.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+from algorun.common.errors import UserError
+from algorun_client.aws.job_state import describe
+from algorun_client.aws.service_model import tuning_shape
+from algorun_client.aws.tuning_jobs import TunedJob, TuningJob, TuningJobs
+from algorun_client.common import json_lines
+from algorun_client.common.codes import ClientCode, Source
+from algorun_client.common.errors import ApiError, Exists, Interrupted, NotFound
+from algorun_client.common.json_lines import LastObject
+from algorun_client.common.progress import for_command
+from algorun_client.common.refusals import Refusal, Unanswered, explained, refusal
+from algorun_client.connection import Site
+from algorun_client.follow.contact import Contact
+from algorun_client.follow.outcome import Ending, judge
+from algorun_client.request import limits, names
+from algorun_client.request.codec import without_secrets
+from algorun_client.request.fingerprint import Fingerprint
+from algorun_client.request.model import Json, Kind, Request, TaskAddress
+from algorun_client.submit.assemble import prepare, tuning_job
+from algorun_client.submit.assemble.assemble import task_address
+from algorun_client.submit.history.tune_history import TuneHistory, TuningBegun
+from algorun_client.submit.look_up.facts import Facts
+from algorun_client.submit.look_up.look_up import look_up
+from algorun_client.submit.place.place import SubmitFlags
+from algorun_client.submit.place.uploads import upload
+from algorun_client.submit.read import sweep, tune
+from algorun_client.submit.read.read import SubmitOrder
+from algorun_client.submit.read.sweep import Goal
+from algorun_client.submit.read.tune import TaskTune
+from algorun_client.submit.submit import connect_for, make_bucket
+
+from . import sweep_results, tuning
+from .chain_view import ChainView, JsonChainView, PlainChainView
+from .sweep_results import Row, SweepResults
+
+STOPPED = "Stopped"
+
+
+@dataclass(frozen=True, slots=True)
+class TunerOptions:
+    """How the command is to end, and how it speaks."""
+
+    detach: bool
+    as_json: bool
+    dry_run: bool
+    create_bucket: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """What a tuning job is made of."""
+
+    request: Request  # of a training job at the first values
+    create: Mapping[str, Json]
+
+
+class _Maker:
+    """Makes the request of the task's tuning of any number."""
+
+    def __init__(self, order: SubmitOrder, asked: TaskTune, facts: Facts, make: prepare.Maker) -> None:
+        self._asked, self._facts, self._make = asked, facts, make
+        self._spec = order.spec
+        self._started = order.of(tuning_job.marked(order.spec, asked)).started
+
+    @property
+    def address(self) -> TaskAddress:
+        return self._make.address
+
+    def __call__(self, number: int) -> _Asked:
+        """Raises UserError."""
+        request = self._make(None)
+        create = tuning_job.create(request, self._started, self._spec, self._asked, number, self._facts.image_format)
+        limits.check(tuning_shape(), create, [f"TrainingJobDefinition.{path}" for path in request.unknown])
+        return _Asked(request, create)
+
+
+def run(order: SubmitOrder, asked: TaskTune, environ: Mapping[str, str], flags: SubmitFlags, how: TunerOptions) -> int:
+    """Returns the exit code. Raises UserError before anything is uploaded or created."""
+    tuning_job.check(order.spec, asked)
+    if flags.clean_state:
+        raise UserError("--clean-state", "the jobs of SageMaker's tuner have no state in the bucket", fix="drop it")
+    connection = connect_for(order.spec, environ, patient=not how.dry_run)
+    if how.create_bucket:
+        make_bucket(order.spec, connection, dry_run=how.dry_run)
+    view: ChainView = JsonChainView() if how.as_json else PlainChainView()
+    if how.dry_run:
+        return _print(order, asked, connection, environ, how)
+    with _maker(order, asked, connection, environ) as make:
+        name = _placed(make, order, asked, connection, flags, view, how)
+    if how.detach:
+        again = f"algorun results {order.spec.task}{connection.options}"
+        if how.as_json:
+            json_lines.write_end(LastObject(kind=Ending.DETACHED, job=name, again=again))
+        else:
+            view.note(f"see its jobs with: {again}")
+        return ClientCode.OK
+    return _follow(name, order, asked, connection, view, as_json=how.as_json)
+
+
+@contextmanager
+def _maker(order: SubmitOrder, asked: TaskTune, connection: Site, environ: Mapping[str, str]) -> Iterator[_Maker]:
+    """Looks up and packs. Raises UserError for what is wrong at either end of the space."""
+    facts = look_up(order.spec, order.reading, connection, environ)
+    with _made(order, asked, facts) as make:
+        yield make
+
+
+@contextmanager
+def _made(order: SubmitOrder, asked: TaskTune, facts: Facts) -> Iterator[_Maker]:
+    for spec in tune.check_space(order.spec, asked):
+        prepare.check(order.of(spec), facts)
+    first = {name: each.ends[0] for name, each in asked.space.items()}
+    with prepare.prepared(order.of(sweep.with_values(order.spec, asked.where, first)), facts) as make:
+        yield _Maker(order, asked, facts, make)
+
+
+def _print(order: SubmitOrder, asked: TaskTune, connection: Site, environ: Mapping[str, str], how: TunerOptions) -> int:
+    """The request of the tuning job, and what would be uploaded."""
+    number = 1
+    try:
+        facts = look_up(order.spec, order.reading, connection, environ)
+        address = task_address(order.spec, facts)
+        begun, earlier = TuneHistory(connection.target.store, address).newest(), newest(connection, address)
+        number = begun.number + 1 if begun else 1
+        if earlier is not None:
+            print(f"algorun: tuning job {earlier.name} exists: {earlier.status}, {earlier.counted}", file=sys.stderr)
+    except Unanswered as error:
+        facts = Facts()
+        print(f"algorun: not looked up: {error}", file=sys.stderr)
+    with _made(order, asked, facts) as make:
+        made = make(number)
+    if how.as_json:
+        print(json.dumps({"operation": "CreateHyperParameterTuningJob", "create": dict(made.create)}))
+    else:
+        print(f"tuning job {made.create['HyperParameterTuningJobName']}: nothing is sent\n")
+        print(json.dumps(without_secrets(made.create), indent=1))
+        print(f"\nuploads: {len(made.request.uploads)}")
+    return ClientCode.OK
+
+
+def newest(connection: Site, address: TaskAddress) -> TuningJob | None:
+    """The task's newest tuning job; None without one. Raises UserError."""
+    begun = TuneHistory(connection.target.store, address).newest()
+    if begun is None or connection.session is None:
+        return None
+    try:
+        return _api(connection).describe(names.tuning_job_name(address, begun.number))
+    except NotFound:  # its client has died, or is still sending
+        return None
+    except ApiError as error:
+        raise explained(error) from None
+
+
+def stop(connection: Site, name: str) -> None:
+    """Asks a tuning job to create no further jobs, and to stop those that run. Raises UserError."""
+    try:
+        _api(connection).stop(name)
+    except ApiError as error:
+        raise explained(error) from None
+
+
+def results(connection: Site, address: TaskAddress, asked: TaskTune, goal: Goal | None) -> SweepResults:
+    """The jobs of the newest tuning job. Raises UserError, also if `goal` is not that of the tuning: SageMaker tells no other."""
+    if goal is not None and goal != asked.goal:
+        raise UserError(
+            goal.text, f"SageMaker tells the values of the tuning's goal alone: {asked.goal.text}",
+            fix="leave the metric out; `algorun fetch JOB` has all values of a job",
+        )  # fmt: skip
+    found = newest(connection, address)
+    return _results(_api(connection).jobs(found.name) if found else [], address.task, asked)
+
+
+def _results(jobs: list[TunedJob], task: str, asked: TaskTune) -> SweepResults:
+    rows = [
+        Row(
+            task=each.job,
+            parameters=tuple(each.parameters.get(name, "") for name in asked.space),
+            status=each.status,
+            job=each.job,
+            text="" if each.value is None else f"{each.value:g}",
+        )
+        for each in jobs
+    ]
+    return SweepResults(
+        task=task, names=tuple(asked.space), goal=asked.goal, rows=sweep_results.ordered(rows, asked.goal)
+    )
+
+
+def _api(connection: Site) -> TuningJobs:
+    assert connection.session is not None  # tuning_job.check
+    return TuningJobs(connection.session.client("sagemaker"))
+
+
+def _placed(
+    make: _Maker,
+    order: SubmitOrder,
+    asked: TaskTune,
+    connection: Site,
+    flags: SubmitFlags,
+    view: ChainView,
+    how: TunerOptions,
+) -> str:
+    """The name of the task's tuning job, which runs, or is done, or is created now. Raises UserError or ApiError."""
+    history = TuneHistory(connection.target.store, make.address)
+    begun, number, made_of = history.newest(), 1, make(1).request.fingerprint
+    if begun is not None:
+        earlier = newest(connection, make.address)
+        if (
+            not flags.runs_anyway
+            and earlier is not None
+            and _goes_on(begun, earlier, asked, made_of, order.spec.task, view)
+        ):
+            return earlier.name
+        if earlier is not None and not earlier.has_ended:
+            raise UserError(
+                "--force",
+                f"tuning job {earlier.name} runs",
+                fix=f"`algorun stop {order.spec.task}` first, or drop --force",
+            )
+        is_same = begun.asked == asked.to_json() and not tuning.changes(begun.fingerprint, made_of)
+        # Without a tuning job its client has died, or sends it at this moment: the same name makes no second one.
+        number = begun.number + (0 if earlier is None and is_same else 1)
+    request = make(number)
+    name = str(request.create["HyperParameterTuningJobName"])
+    for warning in request.request.warnings:
+        view.note(f"warning: {warning}")
+    upload(connection.target.store, request.request, dict, for_command(is_silent=how.as_json))
+    try:
+        tuning.check_same(
+            asked, history.begin(number, asked.to_json(), made_of)
+        )  # another client may have begun it just now
+        _api(connection).create(dict(request.create))
+    except KeyboardInterrupt:
+        raise Interrupted(
+            "the tuning job was about to be created; the same line joins it, and makes no second one"
+        ) from None
+    except Exists:  # the same, or the answer to an earlier try was lost
+        view.note(f"joins tuning job {name}")
+        return name
+    left = asked.points - tuning_job.points(order.spec, asked)
+    bounded = (
+        f"; {left} of {asked.points} points are left out: with them it could cost more than --max-cost" if left else ""
+    )
+    view.note(
+        f"created tuning job {name}: {asked.points - left} jobs, {min(asked.parallel, asked.points - left)} at a time{bounded}"
+    )
+    return name
+
+
+def _goes_on(
+    begun: TuningBegun, earlier: TuningJob, asked: TaskTune, made_of: Fingerprint | None, task: str, view: ChainView
+) -> bool:
+    """True if an earlier tuning job is what is asked for: it runs, or has completed.
+
+    Raises UserError if it is of another table, or runs with what was changed since.
+    """
+    if earlier.has_ended and not earlier.completed:
+        view.note(f"tuning job {earlier.name}: {earlier.status}, and no job of it has completed; another one follows")
+        return False
+    tuning.check_same(asked, begun)
+    changed = tuning.changes(begun.fingerprint, made_of)
+    if changed and not earlier.has_ended:
+        raise UserError(
+            f"tuning job {earlier.name}", f"runs, and this has changed since: {'; '.join(changed[: tuning.SHOWN])}",
+            fix=f"`algorun stop {task}` first, or take the change back to join it",
+        )  # fmt: skip
+    if changed:
+        view.note(tuning.text_of_anew(task, changed))
+    elif earlier.status == STOPPED:
+        view.note(f"tuning job {earlier.name} was stopped; --force begins another one")
+    else:
+        view.note(f"{'is done by' if earlier.has_ended else 'joins'} tuning job {earlier.name}")
+    return not changed
+
+
+def _follow(name: str, order: SubmitOrder, asked: TaskTune, connection: Site, view: ChainView, *, as_json: bool) -> int:
+    """Says how far the tuning job is, until it has ended; then its table. Returns the exit code."""
+    api = _api(connection)
+    try:
+        state = _to_its_end(api, name, Contact(view, connection.pace.silence_s), view, connection.pace.state_s)
+        jobs = api.jobs(name)
+        end = _end(connection, state, jobs)
+        sweep_results.write(_results(jobs, order.spec.task, asked), as_json=as_json)
+    except KeyboardInterrupt as stop:
+        text = f"tuning job {name} runs on; the same line follows it again, `algorun stop {order.spec.task}` ends it"
+        if isinstance(stop, Interrupted) and stop.hanging:
+            raise Interrupted(text, hanging=True) from None
+        end = LastObject(code=ClientCode.DETACHED, kind=Ending.DETACHED, job=name, text=text)
+    except ApiError as error:
+        raise explained(error) from None
+    if as_json:
+        json_lines.write_end(end)
+    else:
+        view.note(f"{end.text}: exit {end.code}, kind={end.kind} source={end.source}")
+    return end.code
+
+
+def _to_its_end(api: TuningJobs, name: str, contact: Contact, view: ChainView, every_s: float) -> TuningJob:
+    """Raises UserError if AWS cannot be asked any more."""
+    said = ""
+    while True:
+        try:
+            state = api.describe(name)
+            contact.complete()
+        except ApiError as error:
+            problem = explained(error)
+            is_throttled = refusal(error) is Refusal.THROTTLED
+            if problem.code != ClientCode.CONTACT_LOST or contact.is_lost:
+                raise problem from None
+            contact.tell(
+                "AWS limits the calls of this account at the moment"
+                if is_throttled
+                else f"no answer from AWS ({problem.what})"
+            )
+        else:
+            text = f"tuning job {name}: {state.status}, {state.counted}"
+            if text != said:
+                view.note(text)
+                said = text
+            if state.has_ended:
+                return state
+        time.sleep(every_s)
+
+
+def _end(connection: Site, state: TuningJob, jobs: list[TunedJob]) -> LastObject:
+    """How the command ends: well if a job has a value, else as the first job that failed."""
+    text = f"tuning job {state.name}: {state.counted}"
+    if any(each.value is not None and each.status == "Completed" for each in jobs):
+        return LastObject(job=state.name, kind=Ending.COMPLETED, source=Source.JOB, text=text)
+    failed = next((each for each in jobs if each.status == "Failed"), None)
+    if failed is not None:
+        found = judge(describe(connection.target.sagemaker, Kind.TRAINING, failed.job))
+        text = f"{text}; the first that failed, {failed.job}: {found.text}"
+        return LastObject(job=state.name, code=found.code, kind=found.kind, source=found.source, text=text)
+    if state.status == STOPPED:
+        return LastObject(job=state.name, code=ClientCode.STOPPED, kind=Ending.STOPPED, source=Source.JOB, text=text)
+    why = state.reason or "no job has a value of the goal's metric: look at its regular expression"
+    return LastObject(job=state.name, code=1, kind=Ending.FAILED, source=Source.JOB, text=f"{text}; {why}")
