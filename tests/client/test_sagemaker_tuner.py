@@ -190,6 +190,18 @@ def test_a_client_that_dies_before_it_creates_the_tuning_job_makes_one(
     assert algorun("stop", "train") == 0
 
 
+def test_a_goal_that_no_line_has_is_an_error_that_names_it(
+    algorun: Commands, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    write({"points = 3": "points = 1", "loss ([0-9.]+)": "Loss=([0-9.]+)"}, project=tmp_path.name)
+    assert algorun("submit", "--task", "train") == 64
+    said = capfd.readouterr().err
+    assert (
+        "SageMaker found no number for metric 'loss' in its lines, whose regular expression is 'Loss=([0-9.]+)'" in said
+    )
+    assert "--force begins another tuning job" in said
+
+
 def test_what_is_sent(algorun: Commands, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     write({"points = 3": 'points = 30\nmethod = "hyperband"\nsteps = 27\nseed = 5'}, project=tmp_path.name)
     assert algorun("submit", "--dry-run", "--json", "--max-cost", "12.5", "--task", "train") == 0

@@ -18,7 +18,7 @@ from algorun_client.aws.job_state import describe
 from algorun_client.aws.service_model import tuning_shape
 from algorun_client.aws.tuning_jobs import TunedJob, TuningJob, TuningJobs
 from algorun_client.common import json_lines
-from algorun_client.common.codes import ClientCode, Source
+from algorun_client.common.codes import ClientCode, Source, kind_of
 from algorun_client.common.errors import ApiError, Exists, Interrupted, NotFound
 from algorun_client.common.json_lines import LastObject
 from algorun_client.common.progress import for_command
@@ -293,7 +293,7 @@ def _follow(name: str, order: SubmitOrder, asked: TaskTune, connection: Site, vi
     try:
         state = _to_its_end(api, name, Contact(view, connection.pace.silence_s), view, connection.pace.state_s)
         jobs = api.jobs(name)
-        end = _end(connection, state, jobs)
+        end = _end(connection, state, jobs, asked, order.reading.known[order.spec.task].metrics)
         sweep_results.write(_results(jobs, order.spec.task, asked), as_json=as_json)
     except KeyboardInterrupt as stop:
         text = f"tuning job {name} runs on; the same line follows it again, `algorun stop {order.spec.task}` ends it"
@@ -336,11 +336,23 @@ def _to_its_end(api: TuningJobs, name: str, contact: Contact, view: ChainView, e
         time.sleep(every_s)
 
 
-def _end(connection: Site, state: TuningJob, jobs: list[TunedJob]) -> LastObject:
+def _end(
+    connection: Site, state: TuningJob, jobs: list[TunedJob], asked: TaskTune, metrics: Mapping[str, str]
+) -> LastObject:
     """How the command ends: well if a job has a value, else as the first job that failed."""
     text = f"tuning job {state.name}: {state.counted}"
     if any(each.value is not None and each.status == "Completed" for each in jobs):
         return LastObject(job=state.name, kind=Ending.COMPLETED, source=Source.JOB, text=text)
+    silent = next((each for each in jobs if each.status == "Completed"), None)
+    if silent is not None:
+        error = UserError(
+            f"{asked.where} goal",
+            f"job {silent.job} has completed, and SageMaker found no number for metric {asked.goal.metric!r} in its lines, whose "
+            f"regular expression is {metrics[asked.goal.metric]!r}",
+            allowed=f"metrics of the task: {', '.join(metrics)}",
+            fix=f"look at its lines with `algorun logs {silent.job}`, and correct the expression; --force begins another tuning job",
+        )
+        return LastObject(job=state.name, code=error.code, kind=kind_of(error.code), text=f"{text}; {error}")
     failed = next((each for each in jobs if each.status == "Failed"), None)
     if failed is not None:
         found = judge(describe(connection.target.sagemaker, Kind.TRAINING, failed.job))
@@ -348,5 +360,4 @@ def _end(connection: Site, state: TuningJob, jobs: list[TunedJob]) -> LastObject
         return LastObject(job=state.name, code=found.code, kind=found.kind, source=found.source, text=text)
     if state.status == STOPPED:
         return LastObject(job=state.name, code=ClientCode.STOPPED, kind=Ending.STOPPED, source=Source.JOB, text=text)
-    why = state.reason or "no job has a value of the goal's metric: look at its regular expression"
-    return LastObject(job=state.name, code=1, kind=Ending.FAILED, source=Source.JOB, text=f"{text}; {why}")
+    return LastObject(job=state.name, code=1, kind=Ending.FAILED, source=Source.JOB, text=f"{text}; {state.reason}")
