@@ -1,7 +1,8 @@
-"""The name smdistributed for the packages of algorun_smdistributed, where no other distribution has it.
+"""The names smdistributed and horovod for packages of algorun_smdistributed, where no other distribution has them.
 
-AWS's closed library has the same name. The finder that algorun-smdistributed.pth adds to the end of sys.meta_path asks here
-once all others have not found it. Modules are the same objects under both names, so each of them exists once.
+AWS's closed library has the first name, Horovod the second; that one is offered only beside TensorFlow. The finder that
+algorun-smdistributed.pth adds to the end of sys.meta_path asks here once all others have not found a name. Modules are the same
+objects under both names, so each of them exists once.
 
 That finder hears nothing where another one finds the name. So in the first rank a second one stands before all others; it finds
 nothing and has the line written that says whose package it is. Other processes do without: each import asks each finder. In
@@ -21,13 +22,26 @@ from types import ModuleType
 from typing import Any
 
 NAME, OWN = "smdistributed", __name__.partition(".")[0]
+HOROVOD, ITS_FRAMEWORK = "horovod", "tensorflow"
+PACKAGES = {NAME: OWN, HOROVOD: f"{OWN}.{HOROVOD}"}
 
 
-def spec(finder: Any) -> ModuleSpec | None:  # the type of finders is private to typeshed
-    """What `import smdistributed` is to load: that of a finder which was added behind `finder`, else our own."""
+def spec(finder: Any, name: str = NAME) -> ModuleSpec | None:  # the type of finders is private to typeshed
+    """What an import of a name of PACKAGES is to load: that of a finder which was added behind `finder`, else our own.
+
+    None for horovod without TensorFlow: its other parts are not ours, and programs look for it to see what they may use.
+    """
     behind = sys.meta_path[sys.meta_path.index(finder) + 1 :]
-    found = (each.find_spec(NAME, None, None) for each in behind)
-    return next(filter(None, found), None) or _spec(NAME)
+    found = next(filter(None, (each.find_spec(name, None, None) for each in behind)), None)
+    if found is not None or (name == HOROVOD and not _is_there(ITS_FRAMEWORK)):
+        return found
+    return _spec(name)
+
+
+def _is_there(module: str) -> bool:
+    if module in sys.modules:
+        return sys.modules[module] is not None
+    return importlib.util.find_spec(module) is not None
 
 
 def say_owner(watch: Any) -> None:
@@ -40,7 +54,8 @@ def say_owner(watch: Any) -> None:
 
 
 def _spec(name: str) -> ModuleSpec | None:
-    own = OWN + name.removeprefix(NAME)
+    top, dot, rest = name.partition(".")
+    own = f"{PACKAGES[top]}{dot}{rest}"
     try:
         found = importlib.util.find_spec(own)
     except ModuleNotFoundError:  # its parent is no package
@@ -52,11 +67,14 @@ def _spec(name: str) -> ModuleSpec | None:
 
 
 class _Submodules:
-    """Finds `smdistributed.x` before any other finder would load its file once more. There only while the name is ours."""
+    """Finds modules below a name before any other finder would load their files once more. There only where the name is ours."""
+
+    def __init__(self, top: str) -> None:
+        self._top = top
 
     def find_spec(self, name: str, path: Sequence[str] | None = None, target: object = None) -> ModuleSpec | None:
         """The module of that name; None for all others."""
-        return _spec(name) if name.startswith(f"{NAME}.") else None
+        return _spec(name) if name.startswith(f"{self._top}.") else None
 
 
 class _SameModule(Loader):
@@ -70,9 +88,10 @@ class _SameModule(Loader):
         """Imports it, if it is not there yet."""
         module = importlib.import_module(self._own)
         self._spec = module.__spec__
-        if self._own == OWN:
-            sys.meta_path.insert(0, _Submodules())
-            _say()
+        for top, package in PACKAGES.items():
+            if self._own == package:
+                sys.meta_path.insert(0, _Submodules(top))
+                _say(top)
         return module
 
     def exec_module(self, module: ModuleType) -> None:
@@ -80,7 +99,7 @@ class _SameModule(Loader):
         module.__spec__ = self._spec
 
 
-def _say() -> None:
+def _say(name: str) -> None:
     """One line of the first rank says whose package it is."""
     if os.environ.get("RANK", "0") == "0":
         from importlib.metadata import PackageNotFoundError, version
@@ -89,4 +108,4 @@ def _say() -> None:
             which = f" {version('algorun-smdistributed')}"
         except PackageNotFoundError:  # only its folder is on the path
             which = ""
-        sys.stderr.write(f"algorun: smdistributed is algorun-smdistributed{which} ({os.path.dirname(__file__)})\n")
+        sys.stderr.write(f"algorun: {name} is algorun-smdistributed{which} ({os.path.dirname(__file__)})\n")

@@ -24,7 +24,7 @@ def python(tmp_path: Path) -> Callable[..., tuple[int, str]]:
     def run(text: str, **environ: str) -> tuple[int, str]:
         (tmp_path / "script.py").write_text(text)
         code, output = by_itself(tmp_path, tmp_path / "script.py", **environ)
-        return code, re.sub(r"^algorun: smdistributed is .*\n", "", output, flags=re.MULTILINE)
+        return code, re.sub(r"^algorun: (smdistributed|horovod) is .*\n", "", output, flags=re.MULTILINE)
 
     return run
 

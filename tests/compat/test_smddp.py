@@ -147,26 +147,37 @@ def test_a_script_that_somebody_starts_alone(python):
 
 
 @pytest.mark.parametrize("part", ["", ".keras"])
-def test_tensorflow_is_refused_on_import(part, python):
-    code, text = python(f"import smdistributed.dataparallel.tensorflow{part}")
-    last = text.strip().splitlines()[-1]
+@pytest.mark.parametrize(
+    ("package", "allowed", "fix"),
+    [
+        ("dataparallel", "TensorFlow 2", "add tensorflow==2.21.0 to requirements.txt"),
+        (
+            "modelparallel",
+            "TensorFlow with tf_keras of its version",
+            "add tensorflow==2.21.0 and tf_keras==2.21.0 to requirements.txt",
+        ),
+    ],
+)
+def test_a_missing_tensorflow_is_one_error_that_names_the_fix(package, allowed, fix, part, python):
+    name = f"smdistributed.{package}.tensorflow"
+    code, text = python(f"import sys; sys.modules['tensorflow'] = None; import {name}{part}")
     assert code == 1
-    assert last.startswith(
-        "ImportError: smdistributed.dataparallel.tensorflow is not offered: algorun trains with PyTorch; use "
-    )
-    assert "smdistributed.dataparallel.torch" in last
+    said = f"ImportError: {name}: TensorFlow is not installed; allowed: {allowed}; fix: {fix}"
+    assert text.strip().splitlines()[-1] == said
 
 
-@pytest.mark.parametrize("part", ["", ".keras"])
-def test_a_missing_tensorflow_is_one_error_that_names_the_fix(part, python):
-    code, text = python(
-        f"import sys; sys.modules['tensorflow'] = None; import smdistributed.modelparallel.tensorflow{part}"
-    )
-    assert code == 1
-    assert text.strip().splitlines()[-1] == (
-        "ImportError: smdistributed.modelparallel.tensorflow: TensorFlow is not installed; allowed: TensorFlow with tf_keras "
-        "of its version; fix: add tensorflow==2.21.0 and tf_keras==2.21.0 to requirements.txt"
-    )
+def test_horovod_is_offered_beside_tensorflow_only(python, tmp_path):
+    """Its other parts are not ours, and programs ask for the name to see what they may use."""
+    asks = "import sys, types, importlib.util as u\nsys.modules['tensorflow'] = {}\nprint(*({}))".format
+    assert python(asks("None", "[u.find_spec('horovod')]")) == (0, "None\n")
+    there = "u.find_spec(name) is not None for name in ('horovod', 'horovod.tensorflow', 'horovod.torch')"
+    assert python(asks("types.ModuleType('tensorflow')", there)) == (0, "True True False\n")
+    theirs = tmp_path / "horovod" / "tensorflow.py"
+    theirs.parent.mkdir()
+    theirs.with_name("__init__.py").touch()
+    theirs.touch()
+    program = f"import sys; sys.path.append({str(tmp_path)!r})\nimport smdistributed, horovod.tensorflow as t\nprint(t.__file__)"
+    assert python(program) == (0, f"{theirs}\n")
 
 
 # algo-2's driver is broken: its ranks would take Gloo and wait for ranks that take NCCL.

@@ -9,13 +9,13 @@ from typing import Any
 
 import tensorflow as tf
 
+from algorun_smdistributed.ranks.mpi_ranks import MpiRanks
 from algorun_smdistributed.script_types import Given, Result
 from algorun_train.common.errors import UserError
 from algorun_train.parallel.layout.layout import Layout
 
 from . import cutting, partitioning, slots
 from .arguments import KerasStepFunction, StepCall
-from .messages import MpiRanks
 from .placing import StagePlacement
 from .positions import Owners, ancestors
 from .running import StepRun
@@ -140,7 +140,7 @@ def _equalise(job: KerasJob) -> None:
     if own:
         job.replicas.together(f"@smp.step: {len(own)} new variables")
     for variable in own:
-        variable.assign(job.replicas.copy_first(variable.numpy(), f"variable {variable.name} of the first replica"))
+        variable.assign(job.replicas.copy(variable.numpy(), f"variable {variable.name} of the first replica"))
         job.equal.add(id(variable.handle))
 
 

@@ -7,13 +7,13 @@ from typing import Any
 
 import numpy as np
 
-from .messages import MpiRanks
+from algorun_smdistributed.collectives.arrays import MEAN, reduced
+from algorun_smdistributed.ranks.mpi_ranks import MpiRanks
 
 Tensor = Any  # TensorFlow's objects have no types for mypy
 Array = Any  # NumPy's, of any type
 Numbers = tuple[int, ...]
 """the tensors of a gradient among those of a microbatch: one, or the values and rows of slices"""
-NARROW = 2  # bytes of the types that MPI cannot add
 
 
 def replica_means(
@@ -28,7 +28,7 @@ def replica_means(
     replicas.together(what)
     count = len(results)
     found: dict[Numbers, list[Array]] = {}
-    dense: dict[Any, list[tuple[Numbers, Array]]] = {}
+    dense: dict[Numbers, Array] = {}
     for numbers in gradients:
         first, *rest = ([result[number].numpy() for result in results] for number in numbers)
         if rest:
@@ -36,14 +36,7 @@ def replica_means(
             values = np.concatenate([values for values, _ in rows]) / replicas.size
             found[numbers] = [values.astype(first[0].dtype), np.concatenate([indices for _, indices in rows])]
         else:
-            dense.setdefault(first[0].dtype, []).append((numbers, sum(first[1:], first[0]) / count))
-    for kind, means in dense.items():
-        wire = np.float32 if kind.itemsize == NARROW else kind
-        flat = np.concatenate([np.ravel(mean).astype(wire) for _, mean in means])
-        total = replicas.sum(flat, what) / replicas.size
-        at = 0
-        for numbers, mean in means:
-            size = int(np.size(mean))
-            found[numbers] = [total[at : at + size].reshape(np.shape(mean)).astype(kind)]
-            at += size
+            dense[numbers] = (sum(first[1:], first[0]) / count).astype(first[0].dtype)
+    for numbers, mean in zip(dense, reduced(list(dense.values()), replicas, MEAN, what), strict=True):
+        found[numbers] = [mean]
     return [array for numbers in gradients for array in found[numbers]]

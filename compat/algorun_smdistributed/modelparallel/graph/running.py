@@ -8,10 +8,10 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import record
 
+from algorun_smdistributed.ranks.mpi_ranks import MpiRanks
 from algorun_train.parallel.schedules import Action, orders
 
 from .cutting import INPUT, GraphCut, GraphPiece, Key
-from .messages import MpiRanks
 from .positions import rank_of
 
 Tensor = Any  # TensorFlow's objects have no types for mypy

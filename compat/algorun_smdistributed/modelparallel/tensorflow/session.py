@@ -7,8 +7,9 @@ import os
 from collections.abc import Mapping
 from dataclasses import replace
 
-from algorun_smdistributed.modelparallel.graph import messages
+from algorun_smdistributed.collectives.script_ranks import use_replicas
 from algorun_smdistributed.modelparallel.graph.planned_step import KerasJob
+from algorun_smdistributed.ranks import mpi_ranks
 from algorun_smdistributed.script_types import Given
 from algorun_train.common.errors import UserError
 from algorun_train.options import mp_parameters
@@ -61,9 +62,14 @@ def init(config: Mapping[str, Given] | None = None) -> None:
             raise UserError(
                 f"mp_parameters: {name} = {given.get(name)!r} with TensorFlow; allowed: not given; fix: {fix}"
             )
-    world = messages.join()
+    world = mpi_ranks.join("smp.init")
     layout = lay_out(options, replace(mp, ddp=mp.ddp or horovod), world.size)
     replica, stage = layout.grid.place(world.rank)
     pipeline = world.part(replica, stage, "one pipeline")
     replicas = world.part(stage, replica, "one partition in all replicas")
-    _session = KerasJob(world, pipeline, replicas, layout, options.optimize)
+    _session = here = KerasJob(world, pipeline, replicas, layout, options.optimize)
+    # A script's own messages, by Horovod's names: they must not meet those of steps.
+    use_replicas(
+        world.part(stage, replica, "one partition in all replicas"),
+        lambda variable: here.placement is None or here.placement.is_own(variable),
+    )

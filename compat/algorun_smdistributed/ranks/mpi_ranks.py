@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import functools
 import hashlib
 import os
 import pickle
@@ -113,23 +114,29 @@ class MpiRanks:
             _wait(lambda request=request: bool(request.test()[0]), f"a rank to take {what}")  # type: ignore[misc]
         self._sent.clear()
 
-    def sum(self, array: Any, what: str) -> Any:  # NumPy's arrays of any type
-        """The sum of every rank's array, of the same shape and type on all of them."""
+    def reduce(self, array: Any, what: str, kind: str = "SUM") -> Any:  # NumPy's arrays of any type
+        """The sum of every rank's array, of the same shape and type on all of them; or their "MIN" or "MAX"."""
         import numpy as np
 
+        if self.size == 1:
+            return array
+        from mpi4py import MPI
+
         total = np.empty_like(array)
-        request = self.comm.Iallreduce(np.ascontiguousarray(array), total)
+        request = self.comm.Iallreduce(np.ascontiguousarray(array), total, op=getattr(MPI, kind))
         _wait(lambda: bool(request.Test()), what)
         return total
 
-    def copy_first(self, array: Any, what: str) -> Any:  # NumPy's arrays of any type
-        """Rank 0's array on every rank, of the same shape and type as this rank's `array`."""
+    def copy(self, array: Any, what: str, root: int = 0) -> Any:  # NumPy's arrays of any type
+        """The array of rank `root` on every rank, of the same shape and type as this rank's `array`."""
         import numpy as np
 
         found = np.array(array)
+        if self.size == 1:
+            return found
         flat = found.reshape(-1).view(np.uint8)
         for at in range(0, flat.size, MOST):
-            request = self.comm.Ibcast(flat[at : at + MOST], root=0)
+            request = self.comm.Ibcast(flat[at : at + MOST], root=root)
             _wait(lambda request=request: bool(request.Test()), what)  # type: ignore[misc]
         return found
 
@@ -156,8 +163,12 @@ class MpiRanks:
         return [bytes(rows[at : at + len(data)]) for at in range(0, len(rows), len(data))]
 
 
-def join() -> MpiRanks:
-    """All ranks of the job: those of mpirun, or this process alone. UserError for ranks that another launcher has started."""
+def join(name: str) -> MpiRanks:
+    """All ranks of the job: those of mpirun, or this process alone. On all of them; `name` is the script's call, for errors.
+
+    Each call gives a group of its own, whose messages do not meet those of others. UserError for ranks that another launcher
+    has started.
+    """
     count = int(os.environ.get("WORLD_SIZE") or 1)
     size = 1
     if any(name in os.environ for name in STARTED):
@@ -165,20 +176,19 @@ def join() -> MpiRanks:
             from mpi4py import MPI
         except ImportError as error:
             raise UserError(
-                f"smp.init: mpi4py cannot be imported ({error}); allowed: an image with mpi4py and Open MPI; fix: add mpi4py to "
+                f"{name}: mpi4py cannot be imported ({error}); allowed: an image with mpi4py and Open MPI; fix: add mpi4py to "
                 "requirements.txt"
             ) from None
         size = MPI.COMM_WORLD.Get_size()
     if count not in (1, size):
         raise UserError(
-            f"smp.init: WORLD_SIZE is {count}, but MPI has {size} rank{'' if size == 1 else 's'}; allowed: ranks that mpirun has "
-            'started; fix: distribution={"mpi": {"enabled": True, ..}} beside "smdistributed", or algorun --engine mpirun'
+            f"{name}: WORLD_SIZE is {count}, but MPI has {size} rank{'' if size == 1 else 's'}; allowed: ranks that mpirun has "
+            'started; fix: distribution={"mpi": {"enabled": True, ..}}, for smdistributed.modelparallel beside "smdistributed", or '
+            "algorun --engine mpirun"
         )
     if size == 1:
         return MpiRanks(None)
-    _end_all_ranks_after_an_error()
-    # mpi4py would do it when the interpreter is gone, and then TensorFlow's threads let it wait for ever (tensorflow 2.21).
-    atexit.register(MPI.Finalize)
+    _end_well()
     return MpiRanks(MPI.COMM_WORLD.Dup(), MPI.COMM_WORLD.Get_rank(), size)
 
 
@@ -196,8 +206,13 @@ def _wait(done: Callable[[], bool], what: str) -> None:
                 )
 
 
-def _end_all_ranks_after_an_error() -> None:
-    """After an uncaught exception MPI would wait in its own end for ranks that still wait for this one."""
+@functools.cache  # once in a process
+def _end_well() -> None:
+    """How the ranks end: without waiting for ranks that wait for this one, after an error too, which MPI by itself would do."""
+    from mpi4py import MPI
+
+    # mpi4py would do it when the interpreter is gone, and then TensorFlow's threads let it wait for ever (tensorflow 2.21).
+    atexit.register(MPI.Finalize)
     before = sys.excepthook
 
     def report_and_end(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
@@ -205,8 +220,6 @@ def _end_all_ranks_after_an_error() -> None:
         sys.stdout.flush()
         sys.stderr.flush()
         time.sleep(LAST_WORDS_S)
-        from mpi4py import MPI
-
         MPI.COMM_WORLD.Abort(1)
 
     sys.excepthook = report_and_end
