@@ -22,7 +22,7 @@ help:  ## Show the targets
 
 # Names of an index are never asked for algorun's own distributions.
 DISTRIBUTIONS := launcher train client compat
-DESCRIPTIONS := pyproject.toml $(DISTRIBUTIONS:%=%/pyproject.toml) dev.lock
+DESCRIPTIONS := pyproject.toml $(DISTRIBUTIONS:%=%/pyproject.toml) dev.lock launcher/algorun-rank.pth compat/algorun-smdistributed.pth
 LOCKED := --constraint dev.lock
 
 $(VENV)/ready: $(DESCRIPTIONS)
