@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from algorun_client.request.model import Kind
 
-from .job_state import InstanceGroups, JobState
+from .job_state import WAITS, InstanceGroups, JobState
 
 HOUR_S = 3600.0
 
@@ -37,6 +37,24 @@ def cost(state: JobState, prices: Mapping[str, float]) -> JobCost:
     """`prices`: of one host for one hour, by instance type."""
     unpriced = tuple(instance for instance, _ in state.hosts.groups if instance not in prices)
     return JobCost(hosts=state.hosts.count, paid_s=paid_s(state), rate=rate(state.hosts, prices), unpriced=unpriced)
+
+
+def most(state: JobState, prices: Mapping[str, float], *, run_s: float, kept_s: float) -> float | None:
+    """The most that a job which has ended can have cost, with the hosts that may still be kept for the next one. 0.0 on this machine.
+
+    `run_s`: its --max-run, which stands for a time that nobody knows. `kept_s`: its --keep-alive. None if a price is unknown.
+    """
+    if not state.hosts.are_paid:
+        return 0.0
+    known = cost(state, prices)
+    if known.rate is None:
+        return None
+    an_hour = known.rate * known.hosts
+    limit = an_hour * (run_s + kept_s) / HOUR_S
+    if known.amount is None:
+        never_had_hosts = bool(state.phases) and all(each.name in WAITS for each in state.phases)
+        return 0.0 if never_had_hosts else limit
+    return known.amount if state.times.keeping_has_ended else min(limit, known.amount + an_hour * kept_s / HOUR_S)
 
 
 def paid_s(state: JobState) -> float | None:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from algorun_client.aws.job_cost import cost, rate
+from algorun_client.aws.job_cost import cost, most, rate
 from algorun_client.aws.job_state import InstanceGroups, JobPhase, JobState, JobTimes
 from algorun_client.request.model import Kind
 
@@ -57,3 +58,29 @@ def test_a_processing_job_is_paid_for_while_it_processes(status, seconds):
         kind=Kind.PROCESSING, job="job", status=status, phases=phases, hosts=InstanceGroups((("ml.m5.large", 2),))
     )
     assert cost(state, PRICES).paid_s == seconds
+
+
+@pytest.mark.parametrize(
+    ("billable_s", "kept_s", "has_ended", "amount"),
+    [
+        (1500, None, False, 9.0 + 3.6),  # its hosts may be kept for ten minutes
+        (1500, 300, True, 9.0 + 1.8),
+        (3600, None, False, 21.6 + 3.6),
+        (3900, 600, False, 21.6 + 3.6),  # never more than the limit
+        (None, None, False, 21.6 + 3.6),
+    ],
+)
+def test_the_most_that_an_ended_job_can_cost(billable_s, kept_s, has_ended, amount):
+    state = training(billable_s)
+    state = replace(state, times=JobTimes(billable_s=billable_s, kept_s=kept_s, keeping_has_ended=has_ended))
+    assert most(state, PRICES, run_s=3600, kept_s=600) == pytest.approx(amount)
+    assert most(state, {}, run_s=3600, kept_s=600) is None
+    at_home = replace(state, hosts=InstanceGroups((("", 3),), "simulated hosts"))
+    assert most(at_home, {}, run_s=3600, kept_s=600) == 0.0
+
+
+def test_a_job_that_has_only_waited_for_hosts_took_nothing():
+    waits = (JobPhase("Starting", T0, T0), JobPhase("Pending", T0, T0))
+    assert most(training(None, phases=waits), PRICES, run_s=3600, kept_s=0) == 0.0
+    ran = (*waits, JobPhase("Training", T0, T0))
+    assert most(training(None, phases=ran), PRICES, run_s=3600, kept_s=0) == pytest.approx(21.6)

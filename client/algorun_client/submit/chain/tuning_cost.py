@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 
-from algorun_client.aws.job_cost import HOUR_S, cost
+from algorun_client.aws import job_cost
 from algorun_client.aws.job_state import JobState
 from algorun_client.common.errors import NotFound
 from algorun_client.request.model import Kind
@@ -25,7 +25,8 @@ class TuningCost:
 
     limit: float
     most: float  # that one job can cost
-    kept: float  # of it for hosts that --keep-alive keeps after the job
+    run_s: float  # --max-run
+    kept_s: float  # --keep-alive
     prices: dict[str, float]
     describe: Callable[[Kind, str], JobState]
     paid: dict[str, float] = field(default_factory=dict)  # by job, once it has ended
@@ -34,11 +35,10 @@ class TuningCost:
     def of(cls, spec: TaskSpec, describe: Callable[[Kind, str], JobState]) -> TuningCost | None:
         """That of a point's task; None if its cost has no limit. The price of its hosts is known: `rules` has asked for it."""
         resources = spec.resources
-        limit, most, an_hour = cost_limit(spec), rules.most_cost(resources), rules.rate(resources)
-        if limit is None or most is None or an_hour is None:
+        limit, most = cost_limit(spec), rules.most_cost(resources)
+        if limit is None or most is None:
             return None
-        kept = an_hour * (resources.keep_alive_s or 0) / HOUR_S
-        return cls(limit, most, kept, dict(resources.prices), describe)
+        return cls(limit, most, resources.max_run_s, resources.keep_alive_s or 0, dict(resources.prices), describe)
 
     def allows(self, ended: Collection[Placed], others: int) -> bool:
         """True if one more job can cost its most, and all jobs together no more than the limit. Raises ApiError.
@@ -66,9 +66,8 @@ class TuningCost:
             state = self.describe(placed.kind, placed.job)
         except NotFound:  # nobody knows its time any more
             return self.paid.setdefault(placed.job, self.most)
-        amount = cost(state, self.prices).amount
-        if amount is None:  # it may be told later
+        amount = job_cost.most(state, self.prices, run_s=self.run_s, kept_s=self.kept_s)
+        if amount is None:
             return self.most
-        if self.kept and not state.times.keeping_has_ended:  # its hosts may be kept for the whole time
-            return min(self.most, amount + self.kept)
-        return self.paid.setdefault(placed.job, amount)
+        is_final = state.times.billable_s is not None and (not self.kept_s or state.times.keeping_has_ended)
+        return self.paid.setdefault(placed.job, amount) if is_final else amount

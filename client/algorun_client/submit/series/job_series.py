@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from algorun.common.errors import UserError
+from algorun_client.aws import job_cost
 from algorun_client.aws.api import Target
+from algorun_client.aws.job_state import JobState
 from algorun_client.common import json_lines
 from algorun_client.common.errors import ApiError, Interrupted
 from algorun_client.connection import Site
@@ -23,7 +25,7 @@ from algorun_client.submit.read.spec import ResourceSpec, TaskSpec
 from . import history, job_begin
 from .job_begin import EMPTY, JobBegin
 from .next_hosts import NextHosts
-from .next_job import Decision, EndedJob, SeriesSum, decide, sum_of, summed, told
+from .next_job import Decision, EndedJob, decide, sum_of, summed, told
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +77,7 @@ def keeping(
     def before(request: Request) -> None:
         if not placed_as.is_first:
             past = history.ended_jobs(target, address, placed_as.series)
-            check_cost(resources, sum_of(past, resources.prices))
+            check_cost(resources, past)
         state = EMPTY if placed_as.is_first else job_begin.state_now(target.store, address)
         begin = JobBegin(placed_as.series, placed_as.choice, state, placed_as.is_first)
         job_begin.write(target.store, address, request.number, begin)
@@ -83,18 +85,46 @@ def keeping(
     return before
 
 
-def check_cost(resources: ResourceSpec, past: SeriesSum) -> None:
-    """Raises UserError if the next job could bring all jobs of a series above --max-cost."""
-    most = rules.most_cost(resources)
-    if not resources.until_done or resources.max_cost is None or most is None or not past.amount:
+def check_cost(resources: ResourceSpec, past: Sequence[EndedJob]) -> None:
+    """Raises UserError if the next job could bring all jobs of a series above --max-cost.
+
+    `past`: those that have ended. One whose time nobody knows counts with its most; those of this machine cost nothing.
+    """
+    limit, most = resources.max_cost, rules.most_cost(resources)
+    if not resources.until_done or limit is None or most is None:
         return
-    if past.amount + most > resources.max_cost:
+    paid = [each.state for each in past if each.state.hosts.are_paid and not each.lacked_hosts]
+    if not paid:
+        return
+    spent, unsure = 0.0, 0
+    for state in paid:
+        amount = job_cost.most(state, resources.prices, run_s=resources.max_run_s, kept_s=resources.keep_alive_s or 0)
+        if amount is None:
+            raise _without_price(state, resources)
+        spent += amount
+        unsure += amount != job_cost.cost(state, resources.prices).amount
+    if spent + most > limit:
+        so_far = (
+            f"cost up to {spent:.2f} ({unsure} of them can still cost more, or nobody knows their time)"
+            if unsure
+            else f"cost {spent:.2f}"
+        )
         raise UserError(
             "--max-cost",
-            f"the jobs so far cost {past.amount:.2f}, and the next one may cost {most:.2f}",
-            allowed=f"up to {resources.max_cost:.2f} for all jobs of --until-done",
+            f"the jobs so far {so_far}, and the next one may cost {most:.2f}",
+            allowed=f"up to {limit:.2f} for all jobs of --until-done",
             fix="a shorter --max-run, fewer hosts, or a higher --max-cost; the state stays, and the next job goes on with it",
         )
+
+
+def _without_price(state: JobState, resources: ResourceSpec) -> UserError:
+    unpriced = job_cost.cost(state, resources.prices).unpriced
+    hosts = " and of ".join(unpriced) or "its hosts"
+    return UserError(
+        "--max-cost",
+        f"what job {state.job} cost is unknown: the price of {hosts} is missing",
+        fix=f'price = {{ "{unpriced[0] if unpriced else "TYPE"}" = AMOUNT }} at the top of the job file: of one host for one hour',
+    )
 
 
 class JobSeries:

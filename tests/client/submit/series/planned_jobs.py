@@ -27,12 +27,13 @@ PACE = PollTimes(poll_s=0.0, stream_s=0.0, state_s=0.0, streams_s=0.0, sweep_s=0
 
 @dataclasses.dataclass(frozen=True)
 class End:
-    """How a job ends, and the files that it writes into the state."""
+    """How a job ends, the files that it writes into the state, and what of it is paid for. None: SageMaker does not say it."""
 
     status: str
     detail: str = ""
     failure: str = ""
     writes: tuple[str, ...] = ()
+    billable_s: int | None = 3600
 
 
 DONE = End("Completed")
@@ -54,6 +55,8 @@ class PlannedWorld(World):
         self.plan, self.ends = list(plan), dict[str, End]()
         self.refuses: tuple[str, ...] = ()
         self.lost_create = False
+        self.host_kind = ""  # what carries out the jobs on this machine
+        self.earlier_type = ""  # of the hosts that jobs are told to have had
 
     def create_training_job(self, **request: Any) -> Mapping[str, Any]:
         instance = request["ResourceConfig"]["InstanceType"]
@@ -71,12 +74,15 @@ class PlannedWorld(World):
         end = self.ends[TrainingJobName]
         for name in end.writes:
             self.objects.setdefault(STATE + name, (f"{TrainingJobName} {name}".encode(), ""))
+        resources = {**answer["ResourceConfig"], **({"InstanceType": self.earlier_type} if self.earlier_type else {})}
         return {
             **answer,
+            **({"AlgorunHosts": self.host_kind} if self.host_kind else {}),
+            "ResourceConfig": resources,
             "TrainingJobStatus": end.status,
             "SecondaryStatus": end.detail,
             "FailureReason": end.failure,
-            "BillableTimeInSeconds": 3600,
+            "BillableTimeInSeconds": end.billable_s,
         }
 
     def describe_log_streams(self, **_: Any) -> Mapping[str, Any]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
 
 from algorun_client.aws.job_state import JobState
@@ -16,7 +18,7 @@ __all__ = ["client"]
 
 
 def writing(end: End, *names: str) -> End:
-    return End(end.status, end.detail, end.failure, names)
+    return dataclasses.replace(end, writes=names)
 
 
 @pytest.mark.parametrize(
@@ -198,6 +200,38 @@ def test_max_cost_bounds_all_jobs_together(client):
     assert "come back with: algorun submit" in client.said
     assert client("--until-done", "--max-run", "1h", "--max-cost", "5") == 64  # and so does the next client
     assert client.world.creates == 2
+
+
+def test_a_job_of_unknown_time_counts_with_its_most(client):
+    unknown = dataclasses.replace(LIMIT, billable_s=None)
+    client.world = PlannedWorld(writing(unknown, "a"), writing(unknown, "b"), writing(LIMIT, "c"), DONE)
+    assert client("--until-done", "--max-run", "1h", "--max-cost", "5") == 64
+    assert client.world.creates == 2
+    assert "--max-cost: the jobs so far cost up to 4.00 (2 of them can still cost more, or nobody knows" in client.said
+
+
+def test_hosts_that_are_kept_for_the_next_job_count(client):
+    """Each job costs 2.00, and its hosts 2.00 more in the hour in which they may be kept."""
+    client.world = PlannedWorld(*(writing(LIMIT, name) for name in "abcd"), DONE)
+    assert client("--until-done", "--max-run", "1h", "--keep-alive", "1h", "--max-cost", "10") == 64
+    assert client.world.creates == 2
+    assert "the jobs so far cost up to 8.00 (2 of them can still" in client.said
+
+
+def test_an_earlier_job_on_hosts_without_a_price_is_named(client):
+    client.world = PlannedWorld(writing(LIMIT, "a"), writing(LIMIT, "b"), DONE)
+    client.world.earlier_type = "ml.p3.2xlarge"
+    assert client("--until-done", "--max-run", "1h", "--max-cost", "5") == 64
+    assert client.world.creates == 1
+    assert "-0001-" in client.said
+    assert "cost is unknown: the price of ml.p3.2xlarge is missing; fix: price = " in client.said
+
+
+def test_jobs_on_this_machine_cost_nothing(client):
+    client.world = PlannedWorld(*(writing(LIMIT, name) for name in "abcd"), DONE)
+    client.world.host_kind = "simulated hosts"
+    assert client("--until-done", "--max-run", "1h", "--max-cost", "1") == 0
+    assert client.world.creates == 5
 
 
 def test_a_state_that_is_removed_begins_anew(client):
