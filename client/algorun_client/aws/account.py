@@ -70,12 +70,19 @@ def region_of_bucket(session: AwsSession, bucket: str) -> str:
     return fields.text(fields.inner(fields.inner(answer, "ResponseMetadata"), "HTTPHeaders"), "x-amz-bucket-region")
 
 
+def check_region(session: AwsSession, bucket: str) -> None:
+    """Raises UserError if the bucket lies in another region than the session's: no job there has it as its bucket."""
+    region = region_of_bucket(session, bucket)
+    if region not in ("", session.region):
+        raise _elsewhere(session, bucket, region)
+
+
 def _elsewhere(session: AwsSession, bucket: str, region: str) -> UserError:
     """`region`: the bucket's, "" if it is unknown."""
     return UserError(
         f"bucket {bucket}",
-        f"lies in {region or 'another region'}, and the job runs in {session.region}: SageMaker wants both in one region",
-        fix=f"--bucket NAME of one in {session.region}, or --region {region or 'NAME'}",
+        f"lies in {region or 'another region'}, and --region is {session.region}: SageMaker wants job and bucket in one region",
+        fix=f"--bucket NAME of one in {session.region} (the default there: {session.default_bucket()}), or --region {region or 'NAME'}",
     )
 
 

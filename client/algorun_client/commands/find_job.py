@@ -36,6 +36,19 @@ def connected(known: task_place.TaskPlace, environ: Mapping[str, str]) -> Site:
     return connect(known.where, profile=known.profile, region=known.region, environ=environ, bucket=known.bucket)
 
 
+def address_of(connection: Site, known: task_place.TaskPlace, text: str) -> TaskAddress:
+    """Where the task lies that `text` names. Raises UserError for no name, and for a bucket of another region.
+
+    S3 would answer from there, with jobs of which SageMaker knows nothing in this region.
+    """
+    address = task_place.task_address(known, text, connection.default_bucket())
+    if connection.session is not None and known.bucket:
+        from algorun_client.aws import account
+
+        account.check_region(connection.session, known.bucket)
+    return address
+
+
 def find_job(connection: Site, text: str, known: task_place.TaskPlace) -> JobState:
     """The job that `text` names. A task stands for its newest job. Raises UserError, also for a sweep, which has several."""
     if tuned_by_sagemaker(known, text) is not None:
@@ -53,7 +66,7 @@ def find_job(connection: Site, text: str, known: task_place.TaskPlace) -> JobSta
             return state
     looked = []
     if slash or len(text) <= names.LONGEST:  # longer ones are names of other programs' jobs
-        address = task_place.task_address(known, text, connection.default_bucket())
+        address = address_of(connection, known, text)
         looked.append(address.uri)
         state = _newest(connection, address)
         if state is not None:
@@ -75,7 +88,7 @@ def points_of(connection: Site, text: str, known: task_place.TaskPlace) -> Swept
     swept, tuned = task_place.sweep_of(known, text), task_place.tune_of(known, text)
     if swept is None and tuned is None:
         return None
-    address = task_place.task_address(known, text, connection.default_bucket())
+    address = address_of(connection, known, text)
     return sweep_results.swept(connection.target, address, swept, tuned)
 
 
@@ -87,7 +100,7 @@ def tuned_by_sagemaker(known: task_place.TaskPlace, text: str) -> TaskTune | Non
 
 def tuning_job_of(connection: Site, text: str, known: task_place.TaskPlace) -> TuningJob:
     """The newest tuning job of such a task. Raises UserError if there is none."""
-    found = sagemaker_tuner.newest(connection, task_place.task_address(known, text, connection.default_bucket()))
+    found = sagemaker_tuner.newest(connection, address_of(connection, known, text))
     if found is None:
         fix = f"algorun submit --task {text.rpartition('/')[2]}"
         raise UserError(text, "has no tuning job in SageMaker yet", fix=fix)

@@ -9,12 +9,13 @@ from pathlib import Path
 from algorun.common.errors import UserError
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
-from algorun_client.connection import connect
 from algorun_client.submit.chain import sagemaker_tuner, sweep_results
 from algorun_client.submit.chain.sweep_results import SweepResults
 from algorun_client.submit.read import job_file, sweep, task_place
 from algorun_client.submit.read.common_options import add_place_options, add_where_options
 from algorun_client.submit.read.source_tasks import check_metric, known_tasks
+
+from .find_job import address_of, connected
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -55,8 +56,8 @@ def results_of(options: argparse.Namespace, environ: Mapping[str, str], where: s
     if goal is not None:
         own = f"{file.sweeps[task].where} best" if task in file.sweeps else f"{file.tunes[task].where} goal"
         check_metric(where if metric else own, goal.metric, task, source.metrics)
-    connection = connect(known.where, profile=known.profile, region=known.region, environ=environ, bucket=known.bucket)
-    address = task_place.task_address(known, options.job, connection.default_bucket())
+    connection = connected(known, environ)
+    address = address_of(connection, known, options.job)
     if task in file.tunes and file.tunes[task].by_sagemaker:
         return sagemaker_tuner.results(connection, address, file.tunes[task], goal)
     swept = sweep_results.swept(connection.target, address, file.sweeps.get(task), file.tunes.get(task))

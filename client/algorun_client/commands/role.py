@@ -5,14 +5,14 @@ from __future__ import annotations
 import argparse
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from algorun.common.errors import UserError
 from algorun_client.common import settings
 from algorun_client.common.codes import ClientCode
 from algorun_client.request import names
-from algorun_client.submit.read import task_place
+from algorun_client.submit.read import regions, task_place
 from algorun_client.submit.read.common_options import add_place_options, add_where_options
 
 from .role_policies import Places, client_policy, job_policy, partition_of, trust_policy
@@ -48,9 +48,14 @@ def add_options(parser: argparse.ArgumentParser) -> None:
         help="the job's role, by name or ARN, for --for client; the only one you may pass",
     )
     parser.add_argument(
-        "--image", metavar="URI", default="", help="the image in ECR (default: all of the account and region)"
+        "--image",
+        metavar="URI",
+        default="",
+        help="the image in ECR (default: all of the account and its regions); several: A,B",
     )
-    parser.add_argument("--kms-key", metavar="ARN", default="", help="the key of buckets and volumes, if there is one")
+    parser.add_argument(
+        "--kms-key", metavar="ARN", default="", help="the key of buckets and volumes, if there is one; several: A,B"
+    )
     parser.add_argument("--vpc", action="store_true", help="the job runs in subnets of a VPC")
     parser.add_argument("--shell", action="store_true", help="for --hold-on-failure and `algorun shell`")
     parser.add_argument("--tuner", action="store_true", help="for tunings with tuner = 'sagemaker'")
@@ -69,28 +74,38 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 
 def _places(options: argparse.Namespace, environ: Mapping[str, str]) -> Places:
-    known = task_place.read_place(options, environ, Path.cwd())
-    region = _region(known.region or environ.get("AWS_REGION", "") or environ.get("AWS_DEFAULT_REGION", ""))
-    account, role = _role(options.whom, options.account, options.role or settings.ROLE.read(environ), region)
-    project = names.checked("--project", known.project)
-    bucket = known.bucket or f"sagemaker-{region}-{account}"
-    _check("--bucket", bucket, BUCKET, "the name of a bucket", "--bucket NAME, as `aws s3 ls` shows it")
-    if any(each in known.prefix for each in IN_POLICIES):
+    found = task_place.read_places(options, environ, Path.cwd())
+    of_shell = environ.get("AWS_REGION", "") or environ.get("AWS_DEFAULT_REGION", "")
+    in_regions = tuple(_region(each.region or of_shell) for each in found)
+    if len(partitions := sorted({partition_of(region) for region in in_regions})) > 1:
         raise UserError(
-            "--prefix", f"{known.prefix!r} means more than one folder in a policy",
+            "--region", f"{', '.join(in_regions)} are in the partitions {' and '.join(partitions)}, and no role is in two",
+            fix="name regions of one partition",
+        )  # fmt: skip
+    account, role = _role(options.whom, options.account, options.role or settings.ROLE.read(environ), in_regions[0])
+    project, prefix = names.checked("--project", found[0].project), found[0].prefix
+    buckets = tuple(
+        each.bucket or f"sagemaker-{region}-{account}" for each, region in zip(found, in_regions, strict=True)
+    )
+    for bucket in buckets:
+        _check("--bucket", bucket, BUCKET, "the name of a bucket", "--bucket NAME, as `aws s3 ls` shows it")
+    if any(each in prefix for each in IN_POLICIES):
+        raise UserError(
+            "--prefix", f"{prefix!r} means more than one folder in a policy",
             allowed=f"no {' '.join(IN_POLICIES)}", fix="--prefix FOLDER",
         )  # fmt: skip
-    if options.kms_key:
+    keys = tuple(filter(None, options.kms_key.split(",")))
+    for key in keys:
         fix = "give the key's ARN: aws kms describe-key --key-id KEY --query KeyMetadata.Arn"
-        _check("--kms-key", options.kms_key, KEY_ARN, "a key's ARN, arn:aws:kms:REGION:ACCOUNT:key/ID", fix)
+        _check("--kms-key", key, KEY_ARN, "a key's ARN, arn:aws:kms:REGION:ACCOUNT:key/ID", fix)
     return Places(
         account=account,
-        region=region,
-        bucket=bucket,
-        folder="/".join(part for part in (known.prefix, project) if part),
+        regions=in_regions,
+        buckets=buckets,
+        folder="/".join(part for part in (prefix, project) if part),
         role=role,
-        kms_key=options.kms_key,
-        repository=_repository(options.image),
+        kms_keys=keys,
+        repositories=_repositories(options.image, in_regions),
         vpc=options.vpc,
         shell=options.shell,
         tuner=options.tuner,
@@ -135,11 +150,20 @@ def _role(whom: str, account: str, role: str, region: str) -> tuple[str, str]:
     return account, role
 
 
+def _repositories(images: str, in_regions: Sequence[str]) -> tuple[str, ...]:
+    """The ARNs of the images' repositories, which may be another account's and another region's; () for no image.
+
+    One image stands for its copies in the other regions, as for `submit`.
+    """
+    named = tuple(filter(None, images.split(",")))
+    for image in named:
+        _check("--image", image, IMAGE, "an image in ECR", "--image ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME:TAG")
+    if len(named) == 1:
+        named += tuple(regions.image_in(named[0], region) for region in in_regions[1:])
+    return tuple(dict.fromkeys(map(_repository, named)))
+
+
 def _repository(image: str) -> str:
-    """The ARN of an image's repository, which may be another account's and another region's; "" for no image."""
-    if not image:
-        return ""
-    _check("--image", image, IMAGE, "an image in ECR", "--image ACCOUNT.dkr.ecr.REGION.amazonaws.com/NAME:TAG")
     found = IMAGE.fullmatch(image)
     assert found is not None
     account, region, name = found.groups()

@@ -72,28 +72,28 @@ class Places:
     """What the policies name. Nothing here holds a wildcard."""
 
     account: str
-    region: str
-    bucket: str
-    folder: str  # in the bucket, without slashes at its ends; never ""
+    regions: tuple[str, ...]  # of one partition
+    buckets: tuple[str, ...]  # one in each region
+    folder: str  # in each bucket, without slashes at its ends; never ""
     role: str = ""  # the job's role: a name, below its path if it has one; only the client's policy needs it
-    kms_key: str = ""  # the ARN of a key, or "" for none
-    repository: str = ""  # the ARN of the image's repository, or "" for all of this account and region
+    kms_keys: tuple[str, ...] = ()  # ARNs of keys
+    repositories: tuple[str, ...] = ()  # ARNs of the image's; (): all of this account and these regions
     vpc: bool = False
     tuner: bool = False  # tunings with tuner = "sagemaker"
     shell: bool = False  # --hold-on-failure and `algorun shell`
 
     @property
     def partition(self) -> str:
-        """The first part of every ARN in this region."""
-        return partition_of(self.region)
+        """The first part of every ARN in these regions."""
+        return partition_of(self.regions[0])
 
-    def arn(self, service: str, resource: str) -> str:
-        """Of a resource in this account and region."""
-        return f"arn:{self.partition}:{service}:{self.region}:{self.account}:{resource}"
+    def arns(self, service: str, resource: str) -> list[str]:
+        """Of a resource in this account, in each region."""
+        return [f"arn:{self.partition}:{service}:{region}:{self.account}:{resource}" for region in self.regions]
 
     @property
-    def bucket_arn(self) -> str:
-        return f"arn:{self.partition}:s3:::{self.bucket}"
+    def bucket_arns(self) -> list[str]:
+        return [f"arn:{self.partition}:s3:::{bucket}" for bucket in self.buckets]
 
     @property
     def role_arn(self) -> str:
@@ -101,18 +101,19 @@ class Places:
 
     @property
     def jobs(self) -> list[str]:
-        """Every job of this account and region."""
-        return [self.arn("sagemaker", f"{kind.lower()}-job/*") for kind in JOBS]
+        """Every job of this account and these regions."""
+        return [arn for kind in JOBS for arn in self.arns("sagemaker", f"{kind.lower()}-job/*")]
 
     @property
     def tuning_jobs(self) -> list[str]:
         """Those of SageMaker's tuner, if there are any."""
-        return [self.arn("sagemaker", "hyper-parameter-tuning-job/*")] if self.tuner else []
+        return self.arns("sagemaker", "hyper-parameter-tuning-job/*") if self.tuner else []
 
     @property
     def logs(self) -> list[str]:
         """The groups that SageMaker writes jobs' lines to, and their streams."""
-        return [self.arn("logs", f"log-group:/aws/sagemaker/{kind}Jobs{end}") for kind in JOBS for end in ("", ":*")]
+        groups = (f"log-group:/aws/sagemaker/{kind}Jobs{end}" for kind in JOBS for end in ("", ":*"))
+        return [arn for group in groups for arn in self.arns("logs", group)]
 
 
 def partition_of(region: str) -> str:
@@ -125,13 +126,13 @@ def job_policy(places: Places) -> Policy:
     logs = ("logs:CreateLogGroup", "logs:CreateLogStream", "logs:DescribeLogStreams", "logs:PutLogEvents")
     return _policy(
         *_folder(places),
-        _allow("Region", ["s3:GetBucketLocation"], places.bucket_arn),
+        _allow("Region", ["s3:GetBucketLocation"], places.bucket_arns),
         _allow("Logs", logs, places.logs),
         {
             **_allow("Metrics", ["cloudwatch:PutMetricData"], "*"),
             "Condition": {"StringLike": {"cloudwatch:namespace": "/aws/sagemaker/*"}},
         },
-        _allow("Image", ["ecr:BatchCheckLayerAvailability", *LAYERS], _repository(places)),
+        _allow("Image", ["ecr:BatchCheckLayerAvailability", *LAYERS], _repositories(places)),
         _allow("Registry", ["ecr:GetAuthorizationToken"], "*"),
         *_key(places),
         *_grant(places),
@@ -141,7 +142,7 @@ def job_policy(places: Places) -> Policy:
 
 
 def trust_policy(places: Places) -> Policy:
-    """Who may take the job's role: SageMaker, for a job of this account and region.
+    """Who may take the job's role: SageMaker, for a job of this account and these regions.
 
     Without the conditions SageMaker would take the role for whoever can make SageMaker act, in any account.
     """
@@ -175,11 +176,11 @@ def client_policy(places: Places) -> Policy:
         _allow("Logs", ["logs:DescribeLogStreams", "logs:GetLogEvents"], places.logs),
         _allow("Figures", ["cloudwatch:GetMetricData"], "*"),
         _allow("Quotas", ["servicequotas:ListServiceQuotas"], "*"),
-        _allow("Image", ["ecr:DescribeImages", *LAYERS], _repository(places)),
+        _allow("Image", ["ecr:DescribeImages", *LAYERS], _repositories(places)),
         *_key(places),
         *([_allow("NetworkLook", NETWORK_LOOK, "*")] if places.vpc else ()),
         *(_shell(places) if places.shell else ()),
-        *([_allow("KeyState", ["kms:DescribeKey"], places.kms_key)] if places.kms_key else ()),
+        *([_allow("KeyState", ["kms:DescribeKey"], places.kms_keys)] if places.kms_keys else ()),
     )
 
 
@@ -187,40 +188,41 @@ def _folder(places: Places) -> list[Statement]:
     """For a key that is not there S3 compares s3:prefix with the key, so a missing object is still a 404 and no 403."""
     return [
         {
-            **_allow("Bucket", ["s3:ListBucket"], places.bucket_arn),
+            **_allow("Bucket", ["s3:ListBucket"], places.bucket_arns),
             "Condition": {"StringLike": {"s3:prefix": f"{places.folder}/*"}},
         },
-        _allow("Objects", OBJECTS, f"{places.bucket_arn}/{places.folder}/*"),
+        _allow("Objects", OBJECTS, [f"{bucket}/{places.folder}/*" for bucket in places.bucket_arns]),
     ]
 
 
-def _repository(places: Places) -> str:
-    return places.repository or places.arn("ecr", "repository/*")
+def _repositories(places: Places) -> Sequence[str]:
+    return places.repositories or places.arns("ecr", "repository/*")
 
 
 def _key(places: Places) -> list[Statement]:
-    if not places.kms_key:
+    if not places.kms_keys:
         return []
-    return [_allow("Key", ["kms:Decrypt", "kms:Encrypt", "kms:GenerateDataKey"], places.kms_key)]
+    return [_allow("Key", ["kms:Decrypt", "kms:Encrypt", "kms:GenerateDataKey"], places.kms_keys)]
 
 
 def _grant(places: Places) -> list[Statement]:
     """For the volumes of hosts: SageMaker hands the key to EBS. No grant is for anybody but AWS's services."""
-    if not places.kms_key:
+    if not places.kms_keys:
         return []
     condition = {"Bool": {"kms:GrantIsForAWSResource": "true"}}
-    return [{**_allow("Grant", ["kms:CreateGrant"], places.kms_key), "Condition": condition}]
+    return [{**_allow("Grant", ["kms:CreateGrant"], places.kms_keys), "Condition": condition}]
 
 
 def _vpc(places: Places) -> list[Statement]:
     """Interfaces are made in this account. Subnets and security groups may be another account's that shares its VPC."""
-    shared = [f"arn:{places.partition}:ec2:{places.region}:*:{kind}/*" for kind in ("subnet", "security-group")]
-    interfaces = places.arn("ec2", "network-interface/*")
+    kinds = ("subnet", "security-group")
+    shared = [f"arn:{places.partition}:ec2:{region}:*:{kind}/*" for region in places.regions for kind in kinds]
+    interfaces = places.arns("ec2", "network-interface/*")
     look = ("DhcpOptions", "NetworkInterfaces", "SecurityGroups", "Subnets", "Vpcs")
     changes = ("CreateNetworkInterfacePermission", "DeleteNetworkInterface", "DeleteNetworkInterfacePermission")
     return [
         _allow("VpcLook", [f"ec2:Describe{each}" for each in look], "*"),
-        _allow("VpcInterface", ["ec2:CreateNetworkInterface"], [interfaces, *shared]),
+        _allow("VpcInterface", ["ec2:CreateNetworkInterface"], [*interfaces, *shared]),
         _allow("VpcChange", [f"ec2:{each}" for each in changes], interfaces),
     ]
 
@@ -228,7 +230,7 @@ def _vpc(places: Places) -> list[Statement]:
 def _shell(places: Places) -> list[Statement]:
     """Sessions with hosts of training jobs, and with nothing else; and to switch remote debugging on for a job that runs."""
     target = {"StringLike": {"ssm:resourceTag/aws:ssmmessages:target-id": "sagemaker-training-job:*"}}
-    switch = _allow("ShellSwitch", ["sagemaker:UpdateTrainingJob"], places.arn("sagemaker", "training-job/*"))
+    switch = _allow("ShellSwitch", ["sagemaker:UpdateTrainingJob"], places.arns("sagemaker", "training-job/*"))
     return [switch, {**_allow("Shell", ["ssm:StartSession", "ssm:TerminateSession"], "*"), "Condition": target}]
 
 
@@ -236,5 +238,7 @@ def _policy(*statements: Statement) -> Policy:
     return {"Version": VERSION, "Statement": list(statements)}
 
 
-def _allow(name: str, actions: Sequence[str], resource: str | list[str]) -> Statement:
-    return {"Sid": name, "Effect": "Allow", "Action": list(actions), "Resource": resource}
+def _allow(name: str, actions: Sequence[str], resources: str | Sequence[str]) -> Statement:
+    """A single resource is no list."""
+    found = [resources] if isinstance(resources, str) else list(resources)
+    return {"Sid": name, "Effect": "Allow", "Action": list(actions), "Resource": found if len(found) > 1 else found[0]}

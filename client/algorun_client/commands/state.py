@@ -10,13 +10,15 @@ from algorun.common.errors import UserError
 from algorun.common.sizes import size_text
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
-from algorun_client.connection import Site, connect
+from algorun_client.connection import Site
 from algorun_client.request.model import TaskAddress
 from algorun_client.submit.history import done
 from algorun_client.submit.place import state_folder
 from algorun_client.submit.place.state_folder import StateFolder
 from algorun_client.submit.read import task_place
 from algorun_client.submit.read.common_options import add_place_options, add_where_options
+
+from .find_job import address_of, connected
 
 ACTIONS = {
     "ls": "List the checkpoints that a task keeps for its next job.",
@@ -48,8 +50,8 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     if options.host and options.action == "ls":
         raise UserError("--host", "is for clean", fix="drop it: ls shows all hosts")
     known = task_place.read_place(options, environ, Path.cwd())
-    connection = connect(known.where, profile=known.profile, region=known.region, environ=environ, bucket=known.bucket)
-    address = task_place.task_address(known, options.job, connection.default_bucket())
+    connection = connected(known, environ)
+    address = address_of(connection, known, options.job)
     found = state_folder.folders(connection.target.store, address)
     if options.action == "clean":
         _clean(connection, address, found, options.host, as_json=options.json)

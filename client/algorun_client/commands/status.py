@@ -25,7 +25,7 @@ from algorun_client.submit.read.common_options import add_job_argument
 from algorun_client.submit.read.tune import TaskTune
 
 from . import cost_text
-from .find_job import connected, find_job, points_of, tuned_by_sagemaker, tuning_job_of
+from .find_job import address_of, connected, find_job, points_of, tuned_by_sagemaker, tuning_job_of
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -54,7 +54,7 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
 
 def _sweep(options: argparse.Namespace, known: task_place.TaskPlace, swept: SweptPoints, connection: Site) -> int:
     """The points of a sweep or a tuning, each a task of its own. Their metrics take longer: `algorun results` reads them."""
-    address = task_place.task_address(known, options.job, connection.default_bucket())
+    address = address_of(connection, known, options.job)
     found = sweep_results.read_results(connection.target, address, swept, {}, None, connection.pace)
     if not options.json:
         counts = Counter(row.status for row in found.rows)
@@ -77,7 +77,7 @@ def _sweep(options: argparse.Namespace, known: task_place.TaskPlace, swept: Swep
 def _tuner(options: argparse.Namespace, known: task_place.TaskPlace, tuned: TaskTune, connection: Site) -> int:
     """The tuning job of SageMaker's tuner, and its jobs."""
     found = tuning_job_of(connection, options.job, known)
-    address = task_place.task_address(known, options.job, connection.default_bucket())
+    address = address_of(connection, known, options.job)
     if options.json:
         json_lines.write("tuning", job=found.name, status=found.status, text=found.counted)
     else:

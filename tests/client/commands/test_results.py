@@ -8,7 +8,7 @@ import pytest
 
 from algorun.common.errors import UserError
 from algorun_client.aws import api
-from algorun_client.commands import find_job, results
+from algorun_client.commands import find_job
 from algorun_client.commands.main import main
 from algorun_client.connection import LOCAL, PollTimes, Site
 from algorun_client.follow import metric_values
@@ -115,7 +115,7 @@ def test_what_is_no_project_is_one_error(world, tmp_path, monkeypatch, capsys, c
     monkeypatch.chdir(tmp_path)
     (tmp_path / "algorun.toml").write_text(FILE)
     place = Site(target=world.target, following=lambda: world.target, session=None, pace=LOCAL, options="")
-    monkeypatch.setattr(results, "connect", lambda *_, **__: place)
+    monkeypatch.setattr(find_job, "connect", lambda *_, **__: place)
     words = [command, "ls"] if command == "state" else [command]
     environ = clean_environ(ALGORUN_LOCAL_ROOT=str(tmp_path / "root"))
     assert main([*words, "--where", "local", name], environ) == 64

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import itertools
 import json
+import os
 import re
 from collections.abc import Iterable, Iterator
 from typing import Any
@@ -145,6 +147,53 @@ def test_the_image_is_named_wherever_it_lies(capsys):
     ]
 
 
+def test_several_regions_are_all_allowed(capsys, tmp_path, monkeypatch):
+    """Each with its own bucket, and with its copy of the image."""
+    other = "us-west-2"
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "algorun.toml").write_text(
+        f'project = "images"\nbucket = "{BUCKET}"\nregion = ["{REGION}", "{other}"]\n[regions.{other}]\nbucket = "bucket-there"\n'
+    )
+    keys = f"{KEY},{KEY.replace(REGION, other)}"
+    words = (
+        "--account",
+        ACCOUNT,
+        "--role",
+        "Job",
+        "--vpc",
+        "--shell",
+        "--tuner",
+        "--image",
+        f"{IMAGE}:1",
+        "--kms-key",
+        keys,
+    )
+    whole = {whom: policy(capsys, "--for", whom, *words) for whom in ("job", "client", "trust")}
+    for whom, region, bucket in itertools.product(whole, (REGION, other), (BUCKET, "bucket-there")):
+        if (region == REGION) != (bucket == BUCKET):
+            continue
+        one = policy(
+            capsys, "--for", whom, "--file", os.devnull, "--project", "images", "--region", region, "--bucket", bucket, *words[:-3],
+            f"{IMAGE}:1".replace(REGION, region), "--kms-key", KEY.replace(REGION, region),
+        )  # fmt: skip
+        for statement in one:
+            (same,) = [each for each in whole[whom] if each["Sid"] == statement["Sid"]]
+            assert same["Action"] == statement["Action"]
+            assert set(listed(statement.get("Resource", "*"))) <= set(listed(same.get("Resource", "*")))
+    assert "us-west-2" in json.dumps(whole["trust"])
+    assert main(["role", "--region", f"{REGION},cn-north-1", *words], {}) == 64
+    assert "are in the partitions aws and aws-cn, and no role is in two" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("named", [(), ("--bucket", BUCKET)])
+def test_the_bucket_of_another_region_is_its_default_one(capsys, named):
+    """As for submit: a bucket lies in one region, the preferred one."""
+    words = ("--region", f"{REGION},us-west-2", "--account", ACCOUNT, "--project", "p", *named)
+    (objects,) = [each for each in policy(capsys, *words) if each["Sid"] == "Objects"]
+    first = BUCKET if named else f"sagemaker-{REGION}-{ACCOUNT}"
+    assert objects["Resource"] == [f"arn:aws:s3:::{first}/p/*", f"arn:aws:s3:::sagemaker-us-west-2-{ACCOUNT}/p/*"]
+
+
 def test_a_vpc_needs_rights_on_interfaces(capsys):
     statements = policy(capsys, *PLACE, "--vpc")
     own, shared = f"arn:aws:ec2:{REGION}:{ACCOUNT}:network-interface/eni-1", f"arn:aws:ec2:{REGION}:9:subnet/subnet-1"
@@ -176,14 +225,14 @@ def test_a_shell_needs_rights_of_the_job_and_of_its_user(capsys):
 def test_the_tuner_needs_rights_of_its_own(capsys):
     words = ("--for", "client", *PLACE, "--role", "Job")
     (tuner,) = [each for each in policy(capsys, *words, "--tuner") if each["Sid"] == "Tuner"]
-    assert tuner["Resource"] == [f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:hyper-parameter-tuning-job/*"]
+    assert tuner["Resource"] == f"arn:aws:sagemaker:{REGION}:{ACCOUNT}:hyper-parameter-tuning-job/*"
     assert {action.rpartition(":")[2] for action in tuner["Action"]} == {
         "CreateHyperParameterTuningJob", "DescribeHyperParameterTuningJob", "StopHyperParameterTuningJob",
         "ListTrainingJobsForHyperParameterTuningJob", "AddTags",
     }  # fmt: skip
     assert not any(each["Sid"] == "Tuner" for each in policy(capsys, *words))
     (trust,) = policy(capsys, "--for", "trust", *PLACE, "--tuner")
-    assert tuner["Resource"][0] in trust["Condition"]["ArnLike"]["aws:SourceArn"]
+    assert tuner["Resource"] in trust["Condition"]["ArnLike"]["aws:SourceArn"]
 
 
 # -- partitions -------------------------------------------------------------------------------------------------------
@@ -274,6 +323,8 @@ def needed(operation: str, service: str, arguments: dict[str, Any]) -> Iterator[
     elif service == "ecr":
         repository = f"arn:aws:ecr:{REGION}:{arguments['registryId']}:repository/{arguments['repositoryName']}"
         yield f"ecr:{operation}", repository, {}
+    elif operation == "HeadBucket":  # which asks for the bucket's region: S3 names it in a refusal, too
+        pass
     elif operation != "GetCallerIdentity":  # which needs no right
         service = {"monitoring": "cloudwatch"}.get(service, service)
         yield f"{service}:{operation}", "*", {}

@@ -7,7 +7,7 @@ import re
 
 import pytest
 
-from algorun_client.commands import state
+from algorun_client.commands import find_job
 from algorun_client.commands.main import main
 from algorun_client.connection import LOCAL, Site
 from algorun_client.submit import submit
@@ -30,7 +30,7 @@ def world(tmp_path, monkeypatch):
     folder.mkdir()
     (folder / "train.py").write_text("")
     monkeypatch.chdir(folder)
-    monkeypatch.setattr(state, "connect", connect)
+    monkeypatch.setattr(find_job, "connect", connect)
     monkeypatch.setattr(submit, "connect", connect)
     return made
 

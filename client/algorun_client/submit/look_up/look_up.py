@@ -55,6 +55,10 @@ def look_up(spec: TaskSpec, reading: Reading, connection: Site, environ: Mapping
         image, image_format, image_id = _image_of_registry(session, spec.image)
         role_arn = session.role_arn(spec.role or settings.ROLE.read(environ))
         network.check(spec, session)
+        if spec.bucket:
+            from algorun_client.aws import account
+
+            account.check_region(session, spec.bucket)
     return Facts(
         role_arn=role_arn,
         bucket=bucket,

@@ -20,7 +20,10 @@ def add_where_options(parser: Parser) -> None:
     parser.add_argument("--where", choices=tuple(Where), default=None, help="aws (the default), or local: this machine")
     parser.add_argument("--profile", metavar="NAME", default="", help="a profile of ~/.aws/config")
     parser.add_argument(
-        "--region", metavar="NAME", default="", help="an AWS region; for submit several: A,B, in order of preference"
+        "--region",
+        metavar="NAME",
+        default="",
+        help="an AWS region; for submit and role several: A,B, in order of preference",
     )
     parser.add_argument("--json", action="store_true", help="print JSON, one object a line")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from algorun_client.common import settings
@@ -12,6 +12,7 @@ from algorun_client.request import names
 from algorun_client.request.model import TaskAddress
 
 from . import job_file, regions, values
+from .job_file import JobFile
 from .layers import PRICE, Given, merged
 from .spec import Where
 from .sweep import TaskSweep
@@ -34,13 +35,45 @@ class TaskPlace:
 
 
 def read_place(options: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> TaskPlace:
-    """Raises UserError for a job file that cannot be read."""
+    """Raises UserError for a job file that cannot be read, and for several regions."""
     file = job_file.read_job_file(options.file, folder)
-    given = merged([file.defaults, file.layer_of(getattr(options, "job", ""), must_exist=False)]).single
-    asked = Given("--region", options.region, str(folder)) if options.region else given.get("region")
+    given = _given(options, file)
+    asked = _region(options, given, folder)
     is_local = (options.where or (given["where"].raw if "where" in given else "")) == Where.LOCAL
     region = "" if asked is None else regions.names(asked)[0] if is_local else regions.only(asked)
-    given = {**given, **regions.singles(file, region)}
+    listed = regions.names(given["region"]) if "region" in given else ()
+    place = _place(options, file, environ, folder, region)
+    is_other = region in listed[1:] and not options.bucket and "bucket" not in regions.singles(file, region)
+    return replace(place, bucket="") if is_other else place
+
+
+def read_places(options: argparse.Namespace, environ: Mapping[str, str], folder: Path) -> list[TaskPlace]:
+    """The place in each region that --region or the job file names, the preferred one first; "" if none is named. Raises UserError."""
+    file = job_file.read_job_file(options.file, folder)
+    asked = _region(options, _given(options, file), folder)
+    if asked is None:
+        return [_place(options, file, environ, folder, "")]
+    first, *others = [_place(options, file, environ, folder, region) for region in regions.names(asked)]
+    # The bucket that stands for no region is that of the preferred one, as for `submit`.
+    return [
+        first,
+        *(each if "bucket" in regions.singles(file, each.region) else replace(each, bucket="") for each in others),
+    ]
+
+
+def _given(options: argparse.Namespace, file: JobFile) -> dict[str, Given]:
+    return dict(merged([file.defaults, file.layer_of(getattr(options, "job", ""), must_exist=False)]).single)
+
+
+def _region(options: argparse.Namespace, given: Mapping[str, Given], folder: Path) -> Given | None:
+    """What names the region, or several."""
+    return Given("--region", options.region, str(folder)) if options.region else given.get("region")
+
+
+def _place(
+    options: argparse.Namespace, file: JobFile, environ: Mapping[str, str], folder: Path, region: str
+) -> TaskPlace:
+    given = {**_given(options, file), **regions.singles(file, region)}
 
     def value(key: str) -> str:
         own = getattr(options, key)

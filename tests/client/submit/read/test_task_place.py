@@ -60,6 +60,19 @@ def test_options_win(tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("region", "bucket", "found"),
+    [("us-east-1", "", "east"), ("us-west-2", "", ""), ("us-west-1", "", "own"), ("us-west-2", "named", "named"), ("eu-west-1", "", "east")],
+)  # fmt: skip
+def test_in_another_region_of_the_job_file_the_bucket_is_that_of_submit(tmp_path, region, bucket, found):
+    """That of the preferred region is no bucket of the others. A region that the file does not list stands alone."""
+    (tmp_path / "algorun.toml").write_text(
+        'region = ["us-east-1", "us-west-2", "us-west-1"]\nbucket = "east"\n[regions.us-west-1]\nbucket = "own"\n'
+    )
+    known = task_place.read_place(options(region=region, bucket=bucket), {"ALGORUN_BUCKET": "east"}, tmp_path)
+    assert (known.region, known.bucket) == (region, found)
+
+
+@pytest.mark.parametrize(
     ("job", "found"),
     [("train", ("top", "two", "team")), ("data", ("other", "one", "")), ("top-train-0001-abcdef", ("top", "one", ""))],
 )
