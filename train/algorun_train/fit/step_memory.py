@@ -45,7 +45,7 @@ from algorun_train.ranks.world import World
 from .live_bytes import OTHER, LiveBytes
 
 CPU = torch.device("cpu")  # a CUDA build and a CPU build count the same: nothing is computed
-MISSING = torch.library.Library("aten", "IMPL")  # keeps what is added as long as the process lives
+KERNELS = torch.library.Library("aten", "IMPL")  # keeps what is added as long as the process lives
 WEIGHTS, MOMENTS, GRADIENTS, GATHERED = "weights", "moments", "gradients", "gathered"
 
 
@@ -125,8 +125,8 @@ def rank_memory(
 ) -> RankMemory:
     """What the first rank of a replica holds that is sharded over `shards` ranks, or tensor groups of `options.tp` ranks. `alone`: it
     is the job's only group. `module`: of `module_of`, which stays as it is. `options`: as the job has them, for this folder. No
-    process group may exist. Raises UserError for a model whose step depends on values, such as one with experts, and for one that
-    cannot be split."""
+    process group may exist. Raises UserError for a model whose step depends on values, such as one with whole experts (`--tp`),
+    and for one that cannot be split."""
     own = copy.deepcopy(module)
     with _nobody(shards, options.tp) as mesh:
         parts = _split(own, folder, mesh.tensor) if mesh and mesh.tensor else None
@@ -138,8 +138,8 @@ def rank_memory(
                 reason = f"{type(error).__name__}: {error}".partition("\n")[0]
                 raise UserError(
                     f"{folder.source}: {folder.path}: a step of {folder.architecture} cannot be made without memory ({reason}); "
-                    "allowed: models whose steps depend on shapes alone, so none with experts; fix: run a step of the job, its log has "
-                    "peak_memory_mib"
+                    "allowed: models whose steps depend on shapes alone, so none whose tokens travel to experts (--tp with whole experts); "
+                    "fix: run a step of the job, its log has peak_memory_mib"
                 ) from error
 
 
@@ -149,8 +149,31 @@ def _shapes() -> FakeTensorMode:
     logging.getLogger("torch._subclasses.fake_tensor").setLevel(logging.CRITICAL)
     # It computes in place, so it needs nothing; torch 2.13 has no form of it for tensors without memory.
     if not torch._C._dispatch_has_kernel_for_dispatch_key("aten::_fused_sgd_", "Meta"):
-        MISSING.impl("_fused_sgd_", lambda *_, **__: None, "Meta")
+        KERNELS.impl("_fused_sgd_", lambda *_, **__: None, "Meta")
+    # Of the product of experts torch's own form takes bfloat16 alone, while the CPU and the GPU multiply float32 as well.
+    KERNELS.impl("_grouped_mm", _grouped_product, "Meta")
     return FakeTensorMode(allow_fallback_kernels=False, allow_non_fake_inputs=True)
+
+
+def _grouped_product(
+    left: torch.Tensor,
+    right: torch.Tensor,
+    offs: torch.Tensor | None = None,
+    bias: torch.Tensor | None = None,
+    out_dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """The shape of aten::_grouped_mm: rows of one factor, or columns that are summed over, belong to groups that `offs` ends."""
+    shape: tuple[int, ...]
+    if left.dim() == right.dim() == 2:
+        assert offs is not None
+        shape = (offs.size(0), left.size(0), right.size(1))
+    elif left.dim() == 2:
+        shape = (left.size(0), right.size(2))
+    elif right.dim() == 2:
+        shape = (left.size(1), right.size(1))
+    else:
+        shape = (left.size(0), left.size(1), right.size(2))
+    return left.new_empty(shape, dtype=out_dtype or left.dtype)
 
 
 def _class_names(folder: ModelFolder) -> list[str] | None:
