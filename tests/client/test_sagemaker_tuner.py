@@ -243,6 +243,16 @@ def test_hyperparameters_need_no_new_image(
     assert definition["Environment"]["ALGORUN_REQUEST_FORMAT"] == "1"
 
 
+
+
+def listed(form: str, count: int) -> str:
+    """A table of TOML."""
+    return f"{{ {', '.join(form.format(at) for at in range(count))} }}"
+
+
+MANY_WORDS = '"--lr", "1", ' + ", ".join(f'"--p{at}", "1"' for at in range(29))
+MANY_VARIABLES = listed("V{} = '1'", 46)
+MANY_PARAMETERS = listed("p{} = {{ from = 1, to = 2.5 }}", 29)[2:-2]
 LOSS = 'metrics = { loss = "loss ([0-9.]+)" }'
 
 
@@ -260,6 +270,17 @@ LOSS = 'metrics = { loss = "loss ([0-9.]+)" }'
         ({"points = 3": "points = 4"}, ("--max-cost", "0.5"), "may cost 1.00"),
         ({'tuner = "sagemaker"': 'tuner = "sagmaker"'}, (), "did you mean 'sagemaker'?"),
         ({'goal = "min:loss"': 'goal = "min:los"'}, (), "did you mean 'loss'?"),
+        ({"points = 3": "points = 300", "parallel = 2": "parallel = 101"}, (), "tune] parallel: 101 jobs at the same time"),
+        ({"points = 3": 'points = 3\nmethod = "hyperband"\nsteps = 20001'}, (), "tune] steps: 20,001 steps"),
+        ({'["a b", "c"]': str([f"v{at}" for at in range(31)])}, (), "space.note values: 31 values"),
+        ({'["a b", "c"]': '["a\\nb", "c"]'}, (), "without an end of a line"),
+        ({'["a b", "c"]': f'["{"x" * 257}", "c"]'}, (), "has 257 characters"),
+        ({'["a b", "c"]': '["{tuned:lr}", "c"]'}, (), "holds {tuned:lr}, which stands for a value"),
+        ({'"first"': '"{tuned:lr}"'}, (), "holds {tuned:lr}, which stands for a value"),
+        ({'"--lr", "1"': MANY_WORDS, "note = {": f"{MANY_PARAMETERS}, note = {{"}, (), "space: 31 parameters"),
+        ({LOSS: f"{LOSS}\nenv = {MANY_VARIABLES}"}, (), "--env: 49 variables"),
+        ({LOSS: f"{LOSS}\nhyperparameters = {listed('h{} = 1', 93)}"}, (), "--hyperparameter: 100 with those"),
+        ({LOSS: LOSS.replace("{ loss", listed("m{} = '([0-9]+)'", 20)[:-2] + ", loss")}, (), "--metric: 21 metrics"),
         (
             {'"first", "--lr", "1", "--note={sweep:note}"]': '"--lr", "1"]\nhyperparameters = { text = "n {sweep:note}" }'},
             (),
@@ -280,6 +301,27 @@ def test_bad_input_creates_nothing(
     assert algorun("submit", *options, *words) == 64
     assert said in capfd.readouterr().err
     assert list(tuning_keys(tmp_path.name)) == []
+
+
+def test_no_more_metrics_than_a_tuning_job_takes(
+    algorun: Commands, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """SageMaker takes 20; the task's own come first, and that of the goal stays even if it is one of algorun's."""
+    write({'goal = "min:loss"': 'goal = "min:train:epoch_perplexity"'}, project=tmp_path.name)
+    assert algorun("submit", "--dry-run", "--json", "--task", "train") == 0
+    definition = json.loads(capfd.readouterr().out)["create"]["TrainingJobDefinition"]
+    sent = [each["Name"] for each in definition["AlgorithmSpecification"]["MetricDefinitions"]]
+    assert len(sent) == 20
+    assert {"loss", "train:epoch_perplexity"} < set(sent)
+
+
+def test_max_cost_that_a_float_divides_badly(
+    algorun: Commands, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    write({'"ml.m5.large" = 1.0': '"ml.m5.large" = 0.1'}, project=tmp_path.name)
+    assert algorun("submit", "--dry-run", "--json", "--max-cost", "0.3", "--task", "train") == 0
+    sent = json.loads(capfd.readouterr().out)["create"]["HyperParameterTuningJobConfig"]
+    assert sent["ResourceLimits"]["MaxNumberOfTrainingJobs"] == 3
 
 
 def tuning_keys(project: str) -> Iterator[str]:

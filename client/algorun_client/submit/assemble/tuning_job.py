@@ -12,7 +12,7 @@ from algorun.common.errors import UserError
 from algorun.job.hyperparameters import is_platform_key
 from algorun_client.request import names
 from algorun_client.request.model import FORMAT_TUNED, Json, Kind, Request
-from algorun_client.submit.read import sweep
+from algorun_client.submit.read import references, sweep
 from algorun_client.submit.read.program import ARGS_FILE, Started
 from algorun_client.submit.read.spec import TaskSpec, Where
 from algorun_client.submit.read.tune import Dimension, Method, TaskTune, ValueRange
@@ -25,6 +25,16 @@ SAME = (
     "AlgorithmSpecification", "RoleArn", "InputDataConfig", "VpcConfig", "OutputDataConfig", "ResourceConfig",
     "StoppingCondition", "RetryStrategy", "EnableNetworkIsolation", "Environment",
 )  # fmt: skip
+# Limits of SageMaker's automatic model tuning, which botocore's model does not have, or has without a word of the job file.
+MOST_PARAMETERS = 30
+MOST_VALUES = 30  # of a choice
+LONGEST_TEXT = 256  # characters of a value, and of a parameter's name
+MOST_PARALLEL = 100
+MOST_METRICS = 20  # of a tuning job; a training job has up to 40
+MOST_HYPERPARAMETERS = 99  # static and tuned ones: SageMaker adds one to make 100
+MOST_STEPS = 20_000  # of hyperband
+MOST_VARIABLES = 48
+LINE_ENDS = "\n\r\u0085\u2028\u2029"
 STRATEGIES = {Method.RANDOM: "Random", Method.BAYESIAN: "Bayesian", Method.HYPERBAND: "Hyperband"}
 
 
@@ -44,10 +54,60 @@ def check(spec: TaskSpec, asked: TaskTune) -> None:
     for is_asked, text, fix in refused:
         if is_asked:
             raise UserError(where, f"task {spec.task!r}: {text}", fix=fix)
-    for name in asked.space:
+    _sizes(spec, asked)
+    _space(spec, asked)
+    _hyperparameters(spec, asked)
+
+
+def _sizes(spec: TaskSpec, asked: TaskTune) -> None:
+    """Raises UserError for more than SageMaker's tuner takes."""
+    checked = (
+        ("space", "parameters", len(asked.space), MOST_PARAMETERS),
+        ("parallel", "jobs at the same time", asked.parallel, MOST_PARALLEL),
+        ("steps", "steps", asked.steps, MOST_STEPS),
+    )
+    for key, unit, count, most in checked:
+        if count > most:
+            raise UserError(
+                f"{asked.where} {key}", f"{count:,} {unit}", allowed=f"up to {most:,} with SageMaker's tuner",
+                fix="fewer, or tuner = 'algorun'",
+            )  # fmt: skip
+    if len(spec.metrics) > MOST_METRICS:
+        raise UserError(
+            "--metric", f"{len(spec.metrics)} metrics", allowed=f"up to {MOST_METRICS} with SageMaker's tuner",
+            fix=f"drop {len(spec.metrics) - MOST_METRICS}",
+        )  # fmt: skip
+
+
+def _space(spec: TaskSpec, asked: TaskTune) -> None:
+    """Raises UserError for a parameter or a value that cannot be sent, or that would get to the program as another one."""
+    for name, each in asked.space.items():
+        where = f"{asked.where} space.{name}"
         if is_platform_key(name):
             raise UserError(f"{asked.where} space", f"{name!r} is a hyperparameter of the platform", fix="rename it")
-    _hyperparameters(spec, asked)
+        texts = () if isinstance(each, ValueRange) else each.texts
+        if len(texts) > MOST_VALUES:
+            raise UserError(
+                f"{where} values", f"{len(texts)} values", allowed=f"up to {MOST_VALUES} with SageMaker's tuner",
+                fix="fewer values, a range, or tuner = 'algorun'",
+            )  # fmt: skip
+        for text in (name, *texts):
+            if len(text) > LONGEST_TEXT or any(char in text for char in LINE_ENDS):
+                raise UserError(
+                    where, f"{text[:60]!r} has {len(text)} characters",
+                    allowed=f"up to {LONGEST_TEXT} without an end of a line, for SageMaker's tuner",
+                    fix="shorten it, or tuner = 'algorun'",
+                )  # fmt: skip
+        for word in (*references.words(spec), *_all_texts(asked)):
+            if _mark(name) in word:
+                raise UserError(
+                    where, f"{word!r} holds {_mark(name)}, which stands for a value of SageMaker's tuner",
+                    fix=f"{{sweep:{name}}} for the value; another text otherwise",
+                )  # fmt: skip
+
+
+def _all_texts(asked: TaskTune) -> list[str]:
+    return [text for each in asked.space.values() if not isinstance(each, ValueRange) for text in each.texts]
 
 
 def marked(spec: TaskSpec, asked: TaskTune) -> TaskSpec:
@@ -60,7 +120,8 @@ def points(spec: TaskSpec, asked: TaskTune) -> int:
     most, limit = rules.most_cost(spec.resources), spec.resources.max_cost
     if limit is None or not most:
         return asked.points
-    return min(asked.points, int(limit / most))  # rules.check refuses a limit below the cost of one job
+    # rules.check refuses a limit below the cost of one job. 0.3 / 0.1 is a little less than 3.
+    return min(asked.points, int(limit / most + 1e-9))
 
 
 def create(
@@ -73,11 +134,8 @@ def create(
     """
     definition = {name: request.create[name] for name in SAME if name in request.create}
     output = {"S3OutputPath": f"{request.address.uri}/tune/{number:04d}/output", **parts.kms(spec, "KmsKeyId")}
-    if asked.goal.metric not in [_table(each)["Name"] for each in parts.metrics(spec)[0]]:
-        raise UserError(
-            f"{asked.where} goal", f"{asked.goal.metric!r} is none of the {rules.MOST_METRICS} metrics that SageMaker takes of a task",
-            fix="drop some of the task's own metrics",
-        )  # fmt: skip
+    algorithm = _table(definition["AlgorithmSpecification"])
+    definition["AlgorithmSpecification"] = {**algorithm, "MetricDefinitions": _metrics(spec, asked)}
     count = points(spec, asked)
     static = _static(request.create["HyperParameters"], started, spec, asked)
     environment = dict(_table(request.create["Environment"]))
@@ -89,6 +147,11 @@ def create(
                 fix="name an image of this version or a newer one",
             )
         environment[parts.FORMAT_NAME] = str(FORMAT_TUNED)
+    if len(environment) > MOST_VARIABLES:
+        raise UserError(
+            "--env", f"{len(environment)} variables with those of algorun",
+            allowed=f"up to {MOST_VARIABLES} with SageMaker's tuner", fix=f"drop {len(environment) - MOST_VARIABLES}",
+        )  # fmt: skip
     made: dict[str, Json] = {
         "HyperParameterTuningJobName": names.tuning_job_name(request.address, number),
         "HyperParameterTuningJobConfig": {
@@ -123,16 +186,28 @@ def create(
     return made
 
 
+def _metrics(spec: TaskSpec, asked: TaskTune) -> list[Json]:
+    """The task's own metrics, and as many of algorun's as fit; that of the goal is the first one."""
+    listed = sorted(parts.metrics(spec)[0], key=lambda each: _table(each)["Name"] != asked.goal.metric)
+    own = [each for each in listed if _table(each)["Name"] in (asked.goal.metric, *spec.metrics)]
+    return [*own, *(each for each in listed if each not in own)][:MOST_METRICS]
+
+
 def _static(given: Json, started: Started, spec: TaskSpec, asked: TaskTune) -> dict[str, Json]:
     """The hyperparameters that all jobs share."""
-    if ARGS_FILE in started.added:
+    found = {name: value for name, value in _table(given).items() if name not in asked.space}
+    in_words = [name for name in asked.space if any(_mark(name) in word for word in started.args)]
+    if in_words and (ARGS_FILE in started.added or "algorun_args_file" in found):
         raise UserError(
             f"{asked.where} tuner", "the program's words are too many for hyperparameters", fix="fewer or shorter words"
         )
-    found = {name: value for name, value in _table(given).items() if name not in asked.space}
-    in_words = [name for name in asked.space if any(_mark(name) in word for word in started.args)]
     if in_words:
         found |= {"algorun_args": started.args_json, "algorun_tuned": json.dumps(in_words)}
+    if len(found) + len(asked.space) > MOST_HYPERPARAMETERS:
+        raise UserError(
+            "--hyperparameter", f"{len(found) + len(asked.space)} with those of the space and of algorun",
+            allowed=f"up to {MOST_HYPERPARAMETERS} with SageMaker's tuner", fix="fewer, or words of the program instead",
+        )  # fmt: skip
     return found
 
 
