@@ -6,7 +6,9 @@ import json
 import re
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import boto3
 import pytest
@@ -14,10 +16,11 @@ import pytest
 pytest.importorskip("moto.server", reason="moto[server] is not installed")
 
 from algorun.common import REQUEST_FORMAT
-from algorun_client.aws.tuning_jobs import TuningJobs
+from algorun_client.aws.tuning_jobs import TunedJob, TuningJobs
 from algorun_client.commands.main import main
 from algorun_client.common.errors import NotFound
 from algorun_client.connection import PollTimes
+from algorun_client.submit.history.tune_history import TuneHistory
 from tests.client.places import BUCKET, go_to, server_with_bucket
 from tests.sagemaker_server.server_process import ServerProcess
 
@@ -202,6 +205,125 @@ def test_a_goal_that_no_line_has_is_an_error_that_names_it(
     assert "--force begins another tuning job" in said
 
 
+def test_the_tuning_job_of_a_removed_folder_is_not_joined(
+    algorun: Commands, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """SageMaker takes a name once: after its folder was removed, another program would join the old tuning job."""
+    assert algorun("submit", "--detach", "--task", "train") == 0
+    assert algorun("stop", "train") == 0
+    s3 = boto3.client("s3")
+    for key in tuning_keys(tmp_path.name):
+        s3.delete_object(Bucket=BUCKET, Key=key)
+    write(project=tmp_path.name, program=PROGRAM + "# changed\n")
+    capfd.readouterr()
+    assert algorun("submit", "--detach", "--task", "train") == 0
+    assert re.search(r"created tuning job train-0002-", capfd.readouterr().err)
+    assert algorun("stop", "train") == 0
+
+
+def test_of_two_clients_with_other_code_one_gets_an_error(
+    algorun: Commands, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    assert algorun("submit", "--detach", "--task", "train") == 0
+    write(project=tmp_path.name, program=PROGRAM + "# changed\n")
+    answers = [None]  # as if this client had looked before the other one began
+    newest = TuneHistory.newest
+    with monkeypatch.context() as patch:
+        patch.setattr(TuneHistory, "newest", lambda self: answers.pop() if answers else newest(self))
+        assert algorun("submit", "--detach", "--task", "train") == 64
+    assert "another client has just begun it, with other things: " in capfd.readouterr().err
+    assert algorun("stop", "train") == 0
+
+
+def test_the_tuner_of_a_task_changes(algorun: Commands, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    """Neither one leaves what the other has found, or its jobs that run, without a word."""
+    pytest.importorskip("optuna", reason="optuna is not installed")
+    by_algorun = {'tuner = "sagemaker"': 'tuner = "algorun"', "points = 3": "points = 1"}
+    write(by_algorun, project=tmp_path.name)
+    assert algorun("submit", "--task", "train") == 0
+    write(project=tmp_path.name)
+    capfd.readouterr()
+    assert algorun("submit", "--detach", "--task", "train") == 64
+    assert 'tuner was "absent", is "sagemaker"' in capfd.readouterr().err
+    assert algorun("submit", "--force", "--detach", "--task", "train") == 0
+    write(by_algorun, project=tmp_path.name)
+    capfd.readouterr()
+    assert algorun("submit", "--task", "train") == 64
+    assert 'tuner was "sagemaker", is "absent"' in capfd.readouterr().err
+    write(project=tmp_path.name)
+    assert algorun("stop", "train") == 0
+
+
+def test_results_are_those_of_the_tuning_job(
+    algorun: Commands, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Its goal and its parameters, not those that the table has by now; and values in their order to the last digit."""
+    assert algorun("submit", "--detach", "--task", "train") == 0
+    values = {"a": 0.9277999997138977, "b": 1.0000009536743164, "c": 1.0000004768371582}
+
+    def jobs(self: TuningJobs, name: str) -> list[TunedJob]:
+        return [
+            TunedJob(job=job, status="Completed", parameters={"lr": "1"}, value=each) for job, each in values.items()
+        ]
+
+    monkeypatch.setattr(TuningJobs, "jobs", jobs)
+    changed = {
+        LOSS: f'{LOSS[:-2]}, acc = "acc ([0-9.]+)" }}', 'goal = "min:loss"': 'goal = "max:acc"', ", note = {": ", bad = {",
+        "sweep:note": "sweep:bad",
+    }  # fmt: skip
+    write(changed, project=tmp_path.name)
+    capfd.readouterr()
+    assert algorun("results", "--json", "train") == 0
+    rows = [row for row in map(json.loads, capfd.readouterr().out.splitlines()) if row["event"] == "point"]
+    assert [(row["job"], row["metric"], list(row["parameters"])) for row in rows] == [
+        (job, "loss", ["lr", "note"]) for job in "acb"
+    ]
+    assert [row["value"] for row in rows] == [0.9278, 1.0000005, 1.000001]
+    assert algorun("fetch", "--best", "acc", "train") == 64
+    assert "the tuning's goal alone: lowest loss" in capfd.readouterr().err
+    write(project=tmp_path.name)
+    assert algorun("stop", "train") == 0
+
+
+def test_hyperband_ranks_jobs_that_it_has_stopped(
+    algorun: Commands, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """SageMaker stops a job that has reached its last step, maybe before it ends by itself. The same line makes no second one."""
+    write({"points = 3": 'points = 3\nmethod = "hyperband"\nsteps = 9'}, project=tmp_path.name)
+    assert algorun("submit", "--task", "train") == 0
+    monkeypatch.setattr(TuningJobs, "jobs", with_all(TuningJobs.jobs, status="Stopped"))
+    monkeypatch.setattr(TuningJobs, "describe", with_all(TuningJobs.describe, completed=0, stopped=3))
+    capfd.readouterr()
+    assert algorun("submit", "--json", "--task", "train") == 0
+    assert "is done by tuning job" in capfd.readouterr().out
+    assert algorun("results", "train") == 0
+    assert "lowest loss: 0 of train-0001-" in capfd.readouterr().out
+
+
+def with_all(call: Callable[..., Any], **changed: object) -> Callable[..., Any]:
+    """A call whose answer, or each part of it, has other fields."""
+
+    def answer(self: TuningJobs, name: str) -> Any:
+        found = call(self, name)
+        return [replace(each, **changed) for each in found] if isinstance(found, list) else replace(found, **changed)
+
+    return answer
+
+
+def test_values_of_other_tasks_stand_in_the_words(
+    algorun: Commands, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    write({'"first"': '"{task:prep/loss}"'}, project=tmp_path.name)
+    text = Path("algorun.toml").read_text()
+    prep = "[task.prep]\nshell = 'echo loss 0.25'\nmetrics = { loss = 'loss ([0-9.]+)' }\n"
+    Path("algorun.toml").write_text(text.replace("[task.train]", f"{prep}[task.train]"))
+    assert algorun("submit", "--task", "prep") == 0
+    capfd.readouterr()
+    assert algorun("submit", "--dry-run", "--json", "--task", "train") == 0
+    static = json.loads(capfd.readouterr().out)["create"]["TrainingJobDefinition"]["StaticHyperParameters"]
+    assert json.loads(static["algorun_args"])[0] == "0.25"
+
+
 def test_what_is_sent(algorun: Commands, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     write({"points = 3": 'points = 30\nmethod = "hyperband"\nsteps = 27\nseed = 5'}, project=tmp_path.name)
     assert algorun("submit", "--dry-run", "--json", "--max-cost", "12.5", "--task", "train") == 0
@@ -241,8 +363,6 @@ def test_hyperparameters_need_no_new_image(
     assert static["keep"] == "3"
     assert not {"lr", "note", "algorun_tuned", "algorun_args"} & static.keys()
     assert definition["Environment"]["ALGORUN_REQUEST_FORMAT"] == "1"
-
-
 
 
 def listed(form: str, count: int) -> str:

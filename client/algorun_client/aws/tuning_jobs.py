@@ -12,6 +12,7 @@ from .fields import inner, number, required, tables, text, texts, time
 
 ENDED = ("Completed", "Failed", "Stopped")
 PAGE = 100  # of a list
+RANGES = ("ContinuousParameterRanges", "IntegerParameterRanges", "CategoricalParameterRanges")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,6 +28,10 @@ class TuningJob:
     running: int
     failed: int
     stopped: int
+    metric: str  # of its objective
+    lowest: bool  # True if the lowest value of it is the best one
+    parameters: tuple[str, ...]  # that it chooses
+    is_hyperband: bool
 
     @property
     def has_ended(self) -> bool:
@@ -88,7 +93,9 @@ class TuningJobs:
 
 def _job(answer: Answer) -> TuningJob:
     counts = inner(answer, "TrainingJobStatusCounters")
-    limits = inner(inner(answer, "HyperParameterTuningJobConfig"), "ResourceLimits")
+    config = inner(answer, "HyperParameterTuningJobConfig")
+    limits, objective = inner(config, "ResourceLimits"), inner(config, "HyperParameterTuningJobObjective")
+    ranges = inner(config, "ParameterRanges")
     return TuningJob(
         name=required(answer, "HyperParameterTuningJobName"),
         status=required(answer, "HyperParameterTuningJobStatus"),
@@ -99,6 +106,10 @@ def _job(answer: Answer) -> TuningJob:
         running=number(counts, "InProgress") or 0,
         failed=(number(counts, "NonRetryableError") or 0) + (number(counts, "RetryableError") or 0),
         stopped=number(counts, "Stopped") or 0,
+        metric=text(objective, "MetricName"),
+        lowest=text(objective, "Type") == "Minimize",
+        parameters=tuple(text(each, "Name") for kind in RANGES for each in tables(ranges, kind)),
+        is_hyperband=text(config, "Strategy") == "Hyperband",
     )
 
 

@@ -59,6 +59,6 @@ def results_of(options: argparse.Namespace, environ: Mapping[str, str], where: s
     connection = connected(known, environ)
     address = address_of(connection, known, options.job)
     if task in file.tunes and file.tunes[task].by_sagemaker:
-        return sagemaker_tuner.results(connection, address, file.tunes[task], goal)
+        return sagemaker_tuner.results(connection, address, file.tunes[task], goal if metric else None)
     swept = sweep_results.swept(connection.target, address, file.sweeps.get(task), file.tunes.get(task))
     return sweep_results.read_results(connection.target, address, swept, source.metrics, goal, connection.pace)

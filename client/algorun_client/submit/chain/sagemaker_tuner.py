@@ -45,9 +45,11 @@ from algorun_client.submit.submit import connect_for, make_bucket
 
 from . import sweep_results, tuning
 from .chain_view import ChainView, JsonChainView, PlainChainView
-from .sweep_results import Row, SweepResults
+from .sweep_results import COMPLETED, Row, SweepResults
 
 STOPPED = "Stopped"
+STOPPING = ("Stopping", STOPPED)
+FLOAT_ERROR = 2.0**-24  # at most, of a float of 32 bits: a part of its value
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +97,11 @@ def run(order: SubmitOrder, asked: TaskTune, environ: Mapping[str, str], flags: 
     if flags.clean_state:
         raise UserError("--clean-state", "the jobs of SageMaker's tuner have no state in the bucket", fix="drop it")
     connection = connect_for(order.spec, environ, patient=not how.dry_run)
-    if how.create_bucket:
-        make_bucket(order.spec, connection, dry_run=how.dry_run)
-    view: ChainView = JsonChainView() if how.as_json else PlainChainView()
     if how.dry_run:
         return _print(order, asked, connection, environ, how)
+    if how.create_bucket:
+        make_bucket(order.spec, connection)
+    view: ChainView = JsonChainView() if how.as_json else PlainChainView()
     with _maker(order, asked, connection, environ) as make:
         name = _placed(make, order, asked, connection, flags, view, how)
     if how.detach:
@@ -133,10 +135,15 @@ def _print(order: SubmitOrder, asked: TaskTune, connection: Site, environ: Mappi
     """The request of the tuning job, and what would be uploaded."""
     number = 1
     try:
+        if how.create_bucket:
+            make_bucket(order.spec, connection, dry_run=True)
         facts = look_up(order.spec, order.reading, connection, environ)
-        address = task_address(order.spec, facts)
-        begun, earlier = TuneHistory(connection.target.store, address).newest(), newest(connection, address)
-        number = begun.number + 1 if begun else 1
+        address, history = (
+            task_address(order.spec, facts),
+            TuneHistory(connection.target.store, task_address(order.spec, facts)),
+        )
+        earlier = newest(connection, address)
+        number = _free_number(history, connection, address, history.newest())
         if earlier is not None:
             print(f"algorun: tuning job {earlier.name} exists: {earlier.status}, {earlier.counted}", file=sys.stderr)
     except Unanswered as error:
@@ -150,16 +157,22 @@ def _print(order: SubmitOrder, asked: TaskTune, connection: Site, environ: Mappi
         print(f"tuning job {made.create['HyperParameterTuningJobName']}: nothing is sent\n")
         print(json.dumps(without_secrets(made.create), indent=1))
         print(f"\nuploads: {len(made.request.uploads)}")
+        for warning in made.request.warnings:
+            print(f"warning: {warning}")
     return ClientCode.OK
 
 
 def newest(connection: Site, address: TaskAddress) -> TuningJob | None:
     """The task's newest tuning job; None without one. Raises UserError."""
     begun = TuneHistory(connection.target.store, address).newest()
-    if begun is None or connection.session is None:
+    if begun is None or connection.session is None or not _is_ours(begun):
         return None
+    return _described(connection, address, begun.number)
+
+
+def _described(connection: Site, address: TaskAddress, number: int) -> TuningJob | None:
     try:
-        return _api(connection).describe(names.tuning_job_name(address, begun.number))
+        return _api(connection).describe(names.tuning_job_name(address, number))
     except NotFound:  # its client has died, or is still sending
         return None
     except ApiError as error:
@@ -175,30 +188,52 @@ def stop(connection: Site, name: str) -> None:
 
 
 def results(connection: Site, address: TaskAddress, asked: TaskTune, goal: Goal | None) -> SweepResults:
-    """The jobs of the newest tuning job. Raises UserError, also if `goal` is not that of the tuning: SageMaker tells no other."""
-    if goal is not None and goal != asked.goal:
+    """The jobs of the newest tuning job, whose own goal and parameters count: the table of the job file may have changed since.
+
+    Raises UserError, also if `goal` is another one: SageMaker tells no other.
+    """
+    found = newest(connection, address)
+    own = asked.goal if found is None else Goal(found.metric, found.lowest)
+    if goal not in (None, own):
         raise UserError(
-            goal.text, f"SageMaker tells the values of the tuning's goal alone: {asked.goal.text}",
+            goal.text, f"SageMaker tells the values of the tuning's goal alone: {own.text}",
             fix="leave the metric out; `algorun fetch JOB` has all values of a job",
         )  # fmt: skip
-    found = newest(connection, address)
-    return _results(_api(connection).jobs(found.name) if found else [], address.task, asked)
+    if found is None:
+        return SweepResults(task=address.task, names=tuple(asked.space), goal=own, rows=())
+    try:
+        return _results(found, _api(connection).jobs(found.name), address.task)
+    except ApiError as error:
+        raise explained(error) from None
 
 
-def _results(jobs: list[TunedJob], task: str, asked: TaskTune) -> SweepResults:
+def _results(state: TuningJob, jobs: list[TunedJob], task: str) -> SweepResults:
+    # Hyperband also stops a job that has reached its last step, maybe before it ends by itself.
+    counts = state.is_hyperband and state.status not in STOPPING
     rows = [
         Row(
             task=each.job,
-            parameters=tuple(each.parameters.get(name, "") for name in asked.space),
+            parameters=tuple(each.parameters.get(name, "") for name in state.parameters),
             status=each.status,
             job=each.job,
-            text="" if each.value is None else f"{each.value:g}",
+            text=_text(each.value),
+            counts=counts and each.status == STOPPED,
         )
         for each in jobs
     ]
-    return SweepResults(
-        task=task, names=tuple(asked.space), goal=asked.goal, rows=sweep_results.ordered(rows, asked.goal)
-    )
+    goal = Goal(state.metric, state.lowest)
+    return SweepResults(task=task, names=state.parameters, goal=goal, rows=sweep_results.ordered(rows, goal))
+
+
+def _text(value: float | None) -> str:
+    """A value without the digits that it has from SageMaker's floats of 32 bits: 0.9278 for 0.9277999997138977."""
+    if value is None:
+        return ""
+    for digits in range(6, 10):
+        text = f"{value:.{digits}g}"
+        if abs(float(text) - value) <= abs(value) * FLOAT_ERROR:
+            return text
+    return repr(value)
 
 
 def _api(connection: Site) -> TuningJobs:
@@ -217,8 +252,10 @@ def _placed(
 ) -> str:
     """The name of the task's tuning job, which runs, or is done, or is created now. Raises UserError or ApiError."""
     history = TuneHistory(connection.target.store, make.address)
-    begun, number, made_of = history.newest(), 1, make(1).request.fingerprint
+    begun, made_of, number = history.newest(), make(1).request.fingerprint, 0
     if begun is not None:
+        if not flags.runs_anyway and not _is_ours(begun):
+            tuning.check_begun(asked, connection.target, make.address)
         earlier = newest(connection, make.address)
         if (
             not flags.runs_anyway
@@ -232,18 +269,17 @@ def _placed(
                 f"tuning job {earlier.name} runs",
                 fix=f"`algorun stop {order.spec.task}` first, or drop --force",
             )
-        is_same = begun.asked == asked.to_json() and not tuning.changes(begun.fingerprint, made_of)
-        # Without a tuning job its client has died, or sends it at this moment: the same name makes no second one.
-        number = begun.number + (0 if earlier is None and is_same else 1)
+        if earlier is None and begun.asked == asked.to_json() and not tuning.changes(begun.fingerprint, made_of):
+            # Its client has died, or sends it at this moment: the same name makes no second one.
+            number = begun.number
+    number = number or _free_number(history, connection, make.address, begun)
     request = make(number)
     name = str(request.create["HyperParameterTuningJobName"])
     for warning in request.request.warnings:
         view.note(f"warning: {warning}")
     upload(connection.target.store, request.request, dict, for_command(is_silent=how.as_json))
     try:
-        tuning.check_same(
-            asked, history.begin(number, asked.to_json(), made_of)
-        )  # another client may have begun it just now
+        _check_begun(asked, history.begin(number, asked.to_json(), made_of), made_of, name)
         _api(connection).create(dict(request.create))
     except KeyboardInterrupt:
         raise Interrupted(
@@ -262,6 +298,33 @@ def _placed(
     return name
 
 
+def _is_ours(begun: TuningBegun) -> bool:
+    return begun.asked.get("tuner") == "sagemaker"
+
+
+def _free_number(history: TuneHistory, connection: Site, address: TaskAddress, begun: TuningBegun | None) -> int:
+    """The number of a new tuning. One whose tuning job exists is left out: somebody has removed the task's folder since, and
+    SageMaker takes a name once."""
+    number = begun.number + 1 if begun else 1
+    while _described(connection, address, number) is not None:
+        now = history.newest()
+        if now is not None and now.number >= number:  # another client has begun it just now
+            return now.number
+        number += 1
+    return number
+
+
+def _check_begun(asked: TaskTune, begun: TuningBegun, made_of: Fingerprint | None, name: str) -> None:
+    """Raises UserError if another client has begun the tuning just now, with another table or other code."""
+    tuning.check_same(asked, begun)
+    if changed := tuning.changes(begun.fingerprint, made_of):
+        raise UserError(
+            f"tuning job {name}",
+            f"another client has just begun it, with other things: {'; '.join(changed[: tuning.SHOWN])}",
+            fix="the same line again says what can be done",
+        )
+
+
 def _goes_on(
     begun: TuningBegun, earlier: TuningJob, asked: TaskTune, made_of: Fingerprint | None, task: str, view: ChainView
 ) -> bool:
@@ -269,7 +332,8 @@ def _goes_on(
 
     Raises UserError if it is of another table, or runs with what was changed since.
     """
-    if earlier.has_ended and not earlier.completed:
+    # One that has completed had values, also if hyperband has stopped each of its jobs.
+    if earlier.has_ended and earlier.status != COMPLETED and not earlier.completed:
         view.note(f"tuning job {earlier.name}: {earlier.status}, and no job of it has completed; another one follows")
         return False
     tuning.check_same(asked, begun)
@@ -294,8 +358,9 @@ def _follow(name: str, order: SubmitOrder, asked: TaskTune, connection: Site, vi
     try:
         state = _to_its_end(api, name, Contact(view, connection.pace.silence_s), view, connection.pace.state_s)
         jobs = api.jobs(name)
-        end = _end(connection, state, jobs, asked, order.reading.known[order.spec.task].metrics)
-        sweep_results.write(_results(jobs, order.spec.task, asked), as_json=as_json)
+        found = _results(state, jobs, order.spec.task)
+        end = _end(connection, state, found, asked, order.reading.known[order.spec.task].metrics)
+        sweep_results.write(found, as_json=as_json)
     except KeyboardInterrupt as stop:
         text = f"tuning job {name} runs on; the same line follows it again, `algorun stop {order.spec.task}` ends it"
         if isinstance(stop, Interrupted) and stop.hanging:
@@ -338,13 +403,13 @@ def _to_its_end(api: TuningJobs, name: str, contact: Contact, view: ChainView, e
 
 
 def _end(
-    connection: Site, state: TuningJob, jobs: list[TunedJob], asked: TaskTune, metrics: Mapping[str, str]
+    connection: Site, state: TuningJob, found: SweepResults, asked: TaskTune, metrics: Mapping[str, str]
 ) -> LastObject:
     """How the command ends: well if a job has a value, else as the first job that failed."""
     text = f"tuning job {state.name}: {state.counted}"
-    if any(each.value is not None and each.status == "Completed" for each in jobs):
+    if found.best is not None:
         return LastObject(job=state.name, kind=Ending.COMPLETED, source=Source.JOB, text=text)
-    silent = next((each for each in jobs if each.status == "Completed"), None)
+    silent = next((each for each in found.rows if each.status == "Completed"), None)
     if silent is not None:
         error = UserError(
             f"{asked.where} goal",
@@ -354,11 +419,11 @@ def _end(
             fix=f"look at its lines with `algorun logs {silent.job}`, and correct the expression; --force begins another tuning job",
         )
         return LastObject(job=state.name, code=error.code, kind=kind_of(error.code), text=f"{text}; {error}")
-    failed = next((each for each in jobs if each.status == "Failed"), None)
+    failed = next((each for each in found.rows if each.status == "Failed"), None)
     if failed is not None:
-        found = judge(describe(connection.target.sagemaker, Kind.TRAINING, failed.job))
-        text = f"{text}; the first that failed, {failed.job}: {found.text}"
-        return LastObject(job=state.name, code=found.code, kind=found.kind, source=found.source, text=text)
+        judged = judge(describe(connection.target.sagemaker, Kind.TRAINING, failed.job))
+        text = f"{text}; the first that failed, {failed.job}: {judged.text}"
+        return LastObject(job=state.name, code=judged.code, kind=judged.kind, source=judged.source, text=text)
     if state.status == STOPPED:
         return LastObject(job=state.name, code=ClientCode.STOPPED, kind=Ending.STOPPED, source=Source.JOB, text=text)
     return LastObject(job=state.name, code=1, kind=Ending.FAILED, source=Source.JOB, text=f"{text}; {state.reason}")

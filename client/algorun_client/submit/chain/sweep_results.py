@@ -41,6 +41,7 @@ class Row:
     job: str = ""
     newer: str = ""  # the status of a job after `job`, which is the newest completed one
     text: str = ""  # the value as it was printed
+    counts: bool = False  # its value counts although the job was stopped
 
     @property
     def value(self) -> float | None:
@@ -49,8 +50,8 @@ class Row:
 
     @property
     def is_ranked(self) -> bool:
-        """True if its value counts: only those of completed jobs do."""
-        return bool(self.text) and self.status == COMPLETED
+        """True if its value counts: those of completed jobs do."""
+        return bool(self.text) and (self.status == COMPLETED or self.counts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
