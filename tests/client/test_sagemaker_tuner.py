@@ -300,6 +300,26 @@ def test_hyperband_ranks_jobs_that_it_has_stopped(
     assert "lowest loss: 0 of train-0001-" in capfd.readouterr().out
 
 
+def test_values_get_to_the_words_as_they_are_written(
+    algorun: Commands, capfd: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """As with tuner = "algorun": no shell and no JSON reads them on the way."""
+    values = ["a \"b\" 'c'", " $HOME `id`", "1e-05", "true", "[1, 2]", "", "null", "--x"]
+    write(
+        {'["a b", "c"]': json.dumps(values), "points = 3": "points = 8", "parallel = 2": "parallel = 8"},
+        project=tmp_path.name, program='#!/bin/sh\necho "loss 1 [$4]"\n',
+    )  # fmt: skip
+    assert algorun("submit", "--task", "train") == 0
+    capfd.readouterr()
+    assert algorun("results", "--json", "train") == 0
+    rows = [row for row in map(json.loads, capfd.readouterr().out.splitlines()) if row["event"] == "point"]
+    found = []
+    for row in rows:
+        assert algorun("logs", row["job"]) == 0
+        found += re.findall(r"loss 1 \[--note=(.*)\]", capfd.readouterr().out)
+    assert sorted(found) == sorted(values) == sorted(row["parameters"]["note"] for row in rows)
+
+
 def with_all(call: Callable[..., Any], **changed: object) -> Callable[..., Any]:
     """A call whose answer, or each part of it, has other fields."""
 

@@ -292,8 +292,9 @@ def _placed(
     bounded = (
         f"; {left} of {asked.points} points are left out: with them it could cost more than --max-cost" if left else ""
     )
+    count = asked.points - left
     view.note(
-        f"created tuning job {name}: {asked.points - left} jobs, {min(asked.parallel, asked.points - left)} at a time{bounded}"
+        f"created tuning job {name}: {count} job{'s'[: count != 1]}, {min(asked.parallel, count)} at a time{bounded}"
     )
     return name
 
