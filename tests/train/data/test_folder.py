@@ -182,6 +182,49 @@ def test_classes_that_differ(alone, channels, tmp_path):
         alone(*SMALL, "--train", str(channels[0]), "--validation", str(val))
 
 
+def splits(root):
+    for name in ("train", "val", "test"):
+        write_images(root / "c" / name, ["one", "two"], 2)
+    return root / "c", [
+        "holds the folders test, train, val, each with one, two in it: these are the splits",
+        "--train {}/train --validation {}/val",
+    ]
+
+
+def one_image_a_class(root):
+    return write_images(root / "c", ["one", "two"], 1), [
+        "one image of each class, and none of them can be held out for validation"
+    ]
+
+
+def two_forms(root):
+    write_images(root / "c", ["caf\u00e9", "tea"], 2)
+    return write_images(root / "c", ["cafe\u0301"], 2), [
+        "twice, in two forms of Unicode ('cafe\\u0301' and 'caf\\xe9')"
+    ]
+
+
+@pytest.mark.parametrize("wrong", [splits, one_image_a_class, two_forms])
+def test_what_would_train_on_other_classes_or_without_validation_is_one_error(alone, tmp_path, wrong):
+    path, words = wrong(tmp_path)
+    with pytest.raises(UserError) as caught:
+        alone(*SMALL, "--train", str(path))
+    for word in (*words, f"channel 'train' at {path}", "allowed:", "fix:"):
+        assert word.format(path, path) in str(caught.value)
+
+
+def test_class_folders_with_the_names_of_splits_are_classes_if_they_hold_no_common_folders(tmp_path):
+    root = write_images(tmp_path / "c", ["test", "train"], 2)
+    assert list_images("train", root).classes == ("test", "train")
+
+
+def test_names_in_two_forms_of_unicode_are_one_class_in_both_channels(alone, tmp_path):
+    """macOS writes NFD."""
+    train = write_images(tmp_path / "train", ["caf\u00e9", "tea"], 2)
+    val = write_images(tmp_path / "val", ["cafe\u0301", "tea"], 2)
+    assert "4 training and 4 validation images" in alone(*SMALL, "--train", str(train), "--validation", str(val))
+
+
 def test_validation_alone(alone, channels):
     with pytest.raises(UserError, match="'validation' is given without 'train'"):
         alone(*SMALL, "--validation", str(channels[1]))

@@ -125,6 +125,8 @@ def test_what_cannot_be_read_together_is_one_error_on_all_ranks(folder, tmp_path
     assert "fix: raise --cache-mb, or use S3DataDistributionType FullyReplicated" in error
     (error,) = set(on_hosts([folder, pack(folder, tmp_path / "tars")]))
     assert "some hosts hold tar files, others class folders" in error
+    (error,) = set(on_hosts([pack(folder, tmp_path / "by-folder"), tar_files.pack_keys(folder, tmp_path / "by-key")]))
+    assert "the tar files of some hosts have .cls files, those of others class folders" in error
     one = tmp_path / "one"
     shutil.copytree(folder / sorted(os.listdir(folder))[0], one / "cat")
     (error,) = set(on_hosts([one, one]))

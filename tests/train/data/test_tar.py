@@ -2,15 +2,16 @@
 
 import gzip
 import json
+import shutil
 import tarfile
 
 import numpy as np
 import pytest
 
 from algorun_train.data import tar_index
-from algorun_train.data.folder import list_images
+from algorun_train.data.folder import list_images, same_classes
 from algorun_train.data.image_decoding import decode
-from tests.train.data.tar_files import add, losses, on_hosts, pack_keys
+from tests.train.data.tar_files import add, losses, on_hosts, pack, pack_keys
 from tests.train.training_runs import SMALL
 
 
@@ -49,6 +50,42 @@ def test_numbers_are_ordered_by_value_and_names_are_classes_too(folder, tmp_path
                 add(archive, f"x/{text}.v1.png", image)
                 add(archive, f"x/{text}.cls", text.encode())
         assert list_images("train", root).classes == classes
+
+
+NUMBERS = ["0", "1", "2", "10", "11"]
+
+
+@pytest.fixture
+def numbered(folder, tmp_path):
+    """Class folders with numbers as names: one image each, the same in every class."""
+    image = next(folder.rglob("*.png"))
+    for name in NUMBERS:
+        (tmp_path / "numbered" / name).mkdir(parents=True)
+        shutil.copy(image, tmp_path / "numbered" / name / "x.png")
+    return tmp_path / "numbered"
+
+
+def test_class_folders_in_a_tar_file_have_the_order_that_they_have_outside(numbered, tmp_path):
+    listed = list_images("train", numbered)
+    packed = list_images("train", pack(numbered, tmp_path / "tars"))
+    assert packed.classes == listed.classes == ("0", "1", "10", "11", "2")
+    assert (packed.files, packed.labels) == (listed.files, listed.labels)
+
+
+def test_validation_has_the_class_numbers_of_training_whatever_orders_its_own(numbered, tmp_path):
+    """.cls files order numbers by their value, folders by their text: the labels of one were those of another class in the other."""
+    (tmp_path / "keyed").mkdir()
+    with tarfile.open(tmp_path / "keyed" / "a.tar", "w") as archive:
+        for name in NUMBERS:
+            add(archive, f"{name}.png", (numbered / name / "x.png").read_bytes())
+            add(archive, f"{name}.cls", name.encode())
+    keyed, folders = list_images("validation", tmp_path / "keyed"), list_images("train", numbered)
+    assert keyed.classes != folders.classes
+    for train, validation in ((folders, keyed), (keyed, folders)):
+        same = same_classes(train, validation)
+        assert same.classes == train.classes
+        key = (lambda file: file.partition(".")[0]) if validation is keyed else (lambda file: file.partition("/")[0])
+        assert [same.classes[label] for label in same.labels] == [key(file) for file in same.files]
 
 
 def test_a_second_job_reads_only_the_headers_of_tar_files_that_changed(folder, tars, monkeypatch):

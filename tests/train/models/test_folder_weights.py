@@ -239,8 +239,21 @@ REFUSED = {
     "NaN in .bin": (lambda f: as_bin(f, tensors(f) | {UP: tensors(f)[UP] / 0}), [UP, "1536 of 1536 values are NaN or infinite"]),
     "float8": (lambda f: changed(f, **{UP: tensors(f)[UP].to(torch.float8_e4m3fn)}), [UP, "F8_E4M3, a quantised weight"]),
     "int8": (lambda f: changed(f, **{UP: tensors(f)[UP].to(torch.int8)}), [UP, "I8, a quantised weight"]),
+    "int64": (lambda f: changed(f, **{UP: tensors(f)[UP].long()}), [UP, "I64, no floating-point number"]),
+    "bool": (lambda f: changed(f, **{UP: tensors(f)[UP] > 0}), [UP, "BOOL, no floating-point number"]),
+    "complex": (lambda f: changed(f, **{UP: tensors(f)[UP].to(torch.complex64)}), [UP, "C64, no floating-point number"]),
+    "int8 in .bin": (lambda f: as_bin(f, tensors(f) | {UP: tensors(f)[UP].to(torch.int8)}), [UP, BIN, "I8, a quantised weight"]),
+    "int32 in .bin": (lambda f: as_bin(f, tensors(f) | {UP: tensors(f)[UP].int()}), [UP, BIN, "int32, no floating-point number"]),
+    "a text for a number": (lambda f: edit(f, num_attention_heads="4"), ["config.json cannot be used", "num_attention_heads", "expected int, got str (value: '4')"]),
     "other sizes": (lambda f: edit(f, intermediate_size=64), ["is [48, 32], config.json asks for [64, 32]"]),
 }  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", [torch.float64, torch.float16, torch.bfloat16])
+def test_floating_point_weights_of_any_size_are_read(tmp_path, kind):
+    folder = write_language_model(tmp_path / "llama")
+    save(folder, {name: tensor.to(kind) for name, tensor in tensors(folder).items()})
+    assert torch.equal(ours_of(folder)[1].model.state_dict()[UP], tensors(folder)[UP].float())
 
 
 @pytest.mark.parametrize("case", REFUSED)

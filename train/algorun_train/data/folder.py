@@ -4,9 +4,11 @@ from bisect import bisect_left
 from pathlib import Path
 
 from algorun_train.common.errors import UserError
+from algorun_train.common.names import same_name
 
 from .channel_files import Found, list_folder, of_two_classes, settle_dangling
 from .image_decoding import CorruptImageError, check_header, decode
+from .left_out import printable
 from .listing import IMAGES, SUFFIXES, Listing
 from .tar_index import INDEX
 from .tar_listing import ALLOWED as TARS_ALLOWED
@@ -18,6 +20,17 @@ __all__ = ["CorruptImageError", "check_classes", "check_header", "decode", "find
 ALLOWED = f"CLASS/*.jpg or *.tar, with two classes or more; images are {IMAGES}"
 COMPRESSED = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
 TARS = (".tar", *COMPRESSED)
+SPLITS = {
+    "train",
+    "training",
+    "val",
+    "valid",
+    "validation",
+    "dev",
+    "eval",
+    "test",
+    "testing",
+}  # no classes, where they hold some
 UNPACK = "have the zip files unpacked on every host: extract on the input, or the hyperparameter algorun_extract"
 
 
@@ -36,6 +49,8 @@ def check_classes(listing: Listing) -> Listing:
             f"{where} holds no class folders{only and f', only {only}'}; allowed: {ALLOWED}; "
             f"fix: {UNPACK if _has_zip(listing) else 'put images into a folder per class'}"
         )
+    _refuse_two_forms(where, listing.classes)
+    _refuse_splits(where, listing)
     if len(listing.classes) == 1 and listing.tars is not None:
         raise UserError(
             f"{where} holds one class, {listing.classes[0]}; allowed: two classes or more, {TARS_ALLOWED}; "
@@ -45,6 +60,40 @@ def check_classes(listing: Listing) -> Listing:
         name = listing.classes[0]
         raise UserError(f"{where} holds one class, {name}; allowed: {ALLOWED}; fix: add the other classes' folders")
     return listing
+
+
+def _refuse_two_forms(where: str, classes: tuple[str, ...]) -> None:
+    """Raises UserError for two classes whose names look the same."""
+    known: dict[str, str] = {}
+    for name in classes:
+        if (other := known.setdefault(same_name(name), name)) != name:
+            raise UserError(
+                f"{where} holds {printable(name)} twice, in two forms of Unicode ({other!a} and {name!a}), so its "
+                "images would have two classes; allowed: each name once; fix: move the images of one into the other"
+            )
+
+
+def _refuse_splits(where: str, listing: Listing) -> None:
+    """Raises UserError if the class folders are the splits of a data set, each with the same folders in it."""
+    if (
+        len(listing.classes) < 2
+        or not SPLITS.issuperset(map(str.lower, listing.classes))
+        or (listing.tars and listing.tars.keyed)
+    ):
+        return
+    inside: dict[str, set[str]] = {name: set() for name in listing.classes}
+    for file in listing.files:
+        split, *between, _ = file.split("/")
+        inside[split].add(between[0] if between else "")
+    if common := sorted(set.intersection(*inside.values()) - {""}):
+        names = sorted(listing.classes, key=str.lower)
+        train = next((name for name in names if name.lower().startswith("train")), names[0])
+        other = next(name for name in (*(n for n in names if n.lower().startswith("val")), *names) if name != train)
+        raise UserError(
+            f"{where} holds the folders {_few(list(listing.classes))}, each with {_few(common)} in it: these are the splits of a "
+            f"data set, not its classes; allowed: {ALLOWED}; fix: give each split as a channel, --train {listing.root}/{train} "
+            f"--validation {listing.root}/{other}"
+        )
 
 
 def _has_zip(listing: Listing) -> bool:
@@ -121,11 +170,12 @@ def _few(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def same_classes(train: Listing, validation: Listing) -> None:
-    """Raises UserError if the two channels have different classes: the model's outputs would mean different things."""
-    here, there = set(train.classes), set(validation.classes)
+def same_classes(train: Listing, validation: Listing) -> Listing:
+    """`validation` with the class numbers of `train`: folders and tar files may order classes in another way. Raises UserError if
+    the two channels have different classes: the model's outputs would mean different things."""
+    here, there = ({same_name(name) for name in each.classes} for each in (train, validation))
     if here == there:
-        return
+        return validation.in_classes(train.classes)
     parts = [
         f"{', '.join(sorted(names)[:5])} only in {channel}"
         for names, channel in ((here - there, train.channel), (there - here, validation.channel))

@@ -110,9 +110,14 @@ def load(config: ModelOptions, paths: Folders, comm: Communicator) -> ImageData:
     train = list_everywhere("train", root, comm, config.skip_bad_samples)
     if other:
         validation = list_everywhere("validation", other, comm, config.skip_bad_samples)
-        same_classes(train, validation)
+        validation = same_classes(train, validation)
         source = f"{root} and {other}"
     else:
+        if len(set(train.labels)) == len(train.labels):
+            raise UserError(
+                f"channel 'train' at {root} holds one image of each class, and none of them can be held out for validation; "
+                "allowed: two images or more of a class; fix: add images, or give a channel 'validation'"
+            )
         train, validation = (train.subset(chosen) for chosen in held_out(np.array(train.labels), FOLDER_HELD_OUT))
         source = f"{root}, a tenth of it held out for validation"
     shown, held = (open_images(listing, opening, comm) for listing in (train, validation))

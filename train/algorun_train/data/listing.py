@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from algorun_train.common.errors import UserError
+from algorun_train.common.names import same_name
 
 from .left_out import LeftOut
 
@@ -20,11 +21,13 @@ IMAGES = ", ".join(SUFFIXES)  # for messages
 @dataclass(frozen=True, slots=True, eq=False)
 class Tars:
     """Where images lie in tar files. `names` and `sizes` (bytes) are of the tar files; row i of `spans`, int64
-    [images, 3], is the tar file's number, the first byte and the number of bytes of image i."""
+    [images, 3], is the tar file's number, the first byte and the number of bytes of image i. `keyed`: classes are the texts of
+    `.cls` files, not class folders."""
 
     names: tuple[str, ...]
     sizes: tuple[int, ...]
     spans: NDArray[np.int64]
+    keyed: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,12 @@ class Listing:
         tars = self.tars and replace(self.tars, spans=self.tars.spans[chosen])
         hosts = None if self.hosts is None else self.hosts[chosen]
         return replace(self, files=files, labels=tuple(self.labels[i] for i in chosen), tars=tars, hosts=hosts)
+
+    def in_classes(self, classes: tuple[str, ...]) -> "Listing":
+        """The same images with the class numbers of `classes`, which name the same classes (`same_name`) in another order."""
+        numbers = {same_name(name): number for number, name in enumerate(classes)}
+        of = [numbers[same_name(name)] for name in self.classes]
+        return replace(self, classes=classes, labels=tuple(of[label] for label in self.labels))
 
 
 def check_tars(listing: Listing) -> None:

@@ -58,6 +58,12 @@ def _merged(listings: Mapping[int, Listing]) -> Listing:
             f"channel '{first.channel}': some hosts hold tar files, others class folders; allowed: either; "
             "fix: move one of them to another channel"
         )
+    keyed = {each.tars.keyed for each in listings.values() if each.tars is not None and each.files}
+    if len(keyed) > 1:
+        raise UserError(
+            f"channel '{first.channel}': the tar files of some hosts have .cls files, those of others class folders; "
+            "allowed: either; fix: pack all tar files in one way"
+        )
     sizes = _tar_sizes(listings)
     tars = {name: number for number, name in enumerate(sorted(sizes))}
     holders: dict[Key, list[int]] = {}
@@ -70,7 +76,7 @@ def _merged(listings: Mapping[int, Listing]) -> Listing:
             holders.setdefault(key, []).append(host)
             spans[key] = (tars.get(name, 0), offset, size)
     names = {key[0] for key in holders}
-    classes = sorted_classes(names) if tars else sorted(names)
+    classes = sorted_classes(names) if True in keyed else sorted(names)
     numbers = {name: number for number, name in enumerate(classes)}
     keys = sorted(holders, key=lambda key: (numbers[key[0]], *key[1:]))
     read = dict.fromkeys(listings, 0)
@@ -89,7 +95,7 @@ def _merged(listings: Mapping[int, Listing]) -> Listing:
         tuple(classes),
         tuple(key[1] for key in keys),
         tuple(numbers[key[0]] for key in keys),
-        Tars(tuple(tars), tuple(sizes[name] for name in tars), where) if tars else None,
+        Tars(tuple(tars), tuple(sizes[name] for name in tars), where, True in keyed) if tars else None,
         np.array(hosts, np.int64),
         left_out,
     )

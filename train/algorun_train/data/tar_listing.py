@@ -37,7 +37,11 @@ def list_tars(channel: str, root: Path, names: list[str], skip_bad: bool = False
                 f"{where}: {name}: class folder {bare[0]} holds no image{_only(left_out.named(bare[:1]))}; "
                 f"allowed: {ALLOWED}; fix: fill it or leave it out of the tar file"
             )
-    numbers = {name: number for number, name in enumerate(sorted_classes(set(classes)))}
+    keyed = any(index.keyed for index in indexes.values())
+    names_of = (
+        sorted_classes(set(classes)) if keyed else sorted(set(classes))
+    )  # class folders: as those that are not packed
+    numbers = {name: number for number, name in enumerate(names_of)}
     images = [(tar, member) for tar, index in enumerate(indexes.values()) for member in index.images]
     labels = [numbers[name] for name in classes]
     # The offset comes last: tar files that were joined may have one name twice.
@@ -49,7 +53,7 @@ def list_tars(channel: str, root: Path, names: list[str], skip_bad: bool = False
         tuple(numbers),
         tuple(images[i][1].name for i in order),
         tuple(labels[i] for i in order),
-        Tars(tuple(indexes), tuple(index.size for index in indexes.values()), spans),
+        Tars(tuple(indexes), tuple(index.size for index in indexes.values()), spans, keyed),
         left_out=left_out,
     )
 
@@ -81,5 +85,5 @@ def _folder(member: TarMember) -> str | None:
 
 
 def sorted_classes(names: set[str]) -> list[str]:
-    """Numbers by their value, names by their text."""
-    return sorted(names, key=lambda name: (0, int(name), "") if name.isdecimal() else (1, 0, name))
+    """Those of `.cls` files: numbers by their value, names by their text."""
+    return sorted(names, key=lambda name: (0, int(name), name) if name.isdecimal() else (1, 0, name))

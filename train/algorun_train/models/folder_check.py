@@ -13,15 +13,14 @@ from .config_values import misspelt_keys
 from .folder_classes import skeleton
 from .folder_config import ModelFolder, read_folder
 from .folder_files import refused
-from .folder_weights import tensors_in_files
 from .small_copy import count
-from .tied_weights import untied_as_the_files
-from .weight_files import INDEX, ONE_FILE
+from .tied_weights import types_in_files, untied_as_the_files
 
 EXAMPLE = (
     256  # tokens at which unused weights are looked for: beyond it no family of transformers 5.24 uses more weights
 )
-QUANTISED = ("F8", "F4", "F6", "I8", "U8", "I4", "U4")  # beginnings of safetensors' words for types
+FLOATS = ("F32", "F16", "BF16", "F64")  # safetensors' words for the types of weights
+QUANTISED = ("F8", "F4", "F6_", "I8", "U8", "I4", "U4")  # beginnings of others
 
 
 def checked_folder(path: Path, source: str, context: int | None) -> ModelFolder:
@@ -37,27 +36,28 @@ def checked_folder(path: Path, source: str, context: int | None) -> ModelFolder:
     example = min(number for number in (context, limit, EXAMPLE) if number)
     model = skeleton(folder, None)
     folder = untied_as_the_files(replace(folder, example=example, notes=tuple(notes)), model)
-    _refuse_quantised(folder, model)
+    _refuse_other_types(folder, model)
     _refuse_unsaved(folder, model)
     unchecked = check_language_model(folder, count(model)) if folder.tokens else None
     return replace(folder, notes=(*folder.notes, unchecked)) if unchecked else folder
 
 
-def _refuse_quantised(folder: ModelFolder, model: Any) -> None:  # Any: a model of transformers, which has no types
-    """Raises UserError if a weight of the model has a quantised type in the files, where transformers would take the bare
-    numbers for the weights."""
-    if folder.weights not in (INDEX, ONE_FILE):
+def _refuse_other_types(folder: ModelFolder, model: Any) -> None:  # Any: a model of transformers, which has no types
+    """Raises UserError if a weight of the model has another type in the files than floating-point numbers: transformers would take
+    the bare numbers of a quantised weight, or the real parts of complex ones, for the weights."""
+    if folder.weights is None:
         return
     try:
-        found = tensors_in_files(model, Path(folder.path), folder.weights)
+        found = types_in_files(model, Path(folder.path), folder.weights)
     except Exception:  # whoever loads them names it
         return
     weights = {name for name, _ in model.named_parameters(remove_duplicate=False)}
-    for name, tensor in found.items():
-        if tensor.kind.startswith(QUANTISED) and name in weights:
+    for name, (file, key, kind) in found.items():
+        if kind not in FLOATS and name in weights:
+            what = "a quantised weight" if kind.startswith(QUANTISED) else "no floating-point number"
             raise UserError(
-                f"{folder.source}: {folder.path}: {tensor.file}: {tensor.key} is {tensor.kind}, a quantised weight; allowed: "
-                "F32, F16, BF16; fix: save the model without quantisation"
+                f"{folder.source}: {folder.path}: {file}: {key} is {kind}, {what}; allowed: {', '.join(FLOATS)}; "
+                f"fix: {'save the model without quantisation' if what.startswith('a ') else 'save the model with save_pretrained'}"
             )
 
 

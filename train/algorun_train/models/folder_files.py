@@ -42,7 +42,13 @@ def refused(what: str, but: tuple[type[Exception], ...] = ()) -> Iterator[None]:
     except Exception as error:
         if isinstance(error, but):
             raise
-        first = COLOUR.sub("", str(error)).strip().partition("\n")[0][:200] or type(error).__name__
         raise UserError(
-            f"{what}: {first}; allowed: what save_pretrained writes; fix: save it again, complete and unchanged"
+            f"{what}: {_first_words(error)}; allowed: what save_pretrained writes; fix: save it again, complete and unchanged"
         ) from None
+
+
+def _first_words(error: Exception) -> str:
+    """The first line of an error, with the next one where it only announces that; of a KeyError, which holds a bare name, its class."""
+    lines = [line.strip() for line in COLOUR.sub("", str(error)).splitlines() if line.strip()]
+    text = " ".join(lines[:2]) if lines and lines[0].endswith(":") else "".join(lines[:1])
+    return (f"no {text}" if isinstance(error, KeyError) else text)[:200] or type(error).__name__

@@ -16,6 +16,7 @@ from torch import nn
 
 from algorun_train.common.errors import UserError
 from algorun_train.common.files import sync_folder
+from algorun_train.common.names import same_name
 from algorun_train.parallel.shard.layer_units import layer_units
 
 from .folder_classes import make_config, model_class, skeleton
@@ -198,8 +199,8 @@ def _same_classes(folder: ModelFolder, classes: Sequence[str]) -> bool:
     labels = folder.config.get("id2label")
     if not isinstance(labels, Mapping):
         return True  # the shapes have decided
-    names = [str(labels.get(str(i))) for i in range(len(labels))]
-    return names == list(classes) or names == [f"LABEL_{i}" for i in range(len(classes))]
+    names = [same_name(str(labels.get(str(i)))) for i in range(len(labels))]
+    return names == list(map(same_name, classes)) or names == [f"LABEL_{i}" for i in range(len(classes))]
 
 
 def identity(folder: ModelFolder) -> dict[str, object]:

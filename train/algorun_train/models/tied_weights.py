@@ -99,13 +99,40 @@ def _of_safetensors(model: Any, path: Path, weights: str) -> tuple[Shapes, Rows]
 
 
 def _of_bin(model: Any, path: Path, weights: str) -> tuple[Shapes, Rows]:
-    tensors: dict[str, torch.Tensor] = {}
-    for file in files_of(path, weights):
-        mapped = zipfile.is_zipfile(path / file)  # torch maps no files of its older format
-        tensors |= torch.load(path / file, map_location="cpu", weights_only=True, mmap=mapped)
-    prefix = f"{model.base_model_prefix}."
-    own = model.state_dict()
-    named = {name if name in own else prefix + name: tensor for name, tensor in tensors.items()}
+    named = {name: tensor for name, (_, _, tensor) in _tensors_of_bin(model, path, weights).items()}
     return {name: list(tensor.shape) for name, tensor in named.items()}, lambda name, first: named[name][
         first : first + ROWS
     ]
+
+
+def _tensors_of_bin(model: Any, path: Path, weights: str) -> dict[str, tuple[str, str, torch.Tensor]]:
+    """File, own name and tensor, by the model's name. Any: as above."""
+    prefix, own, found = f"{model.base_model_prefix}.", model.state_dict(), {}
+    for file in files_of(path, weights):
+        mapped = zipfile.is_zipfile(path / file)  # torch maps no files of its older format
+        tensors: dict[str, torch.Tensor] = torch.load(path / file, map_location="cpu", weights_only=True, mmap=mapped)
+        for key, tensor in tensors.items():
+            found[key if key in own else prefix + key] = (file, key, tensor)
+    return found
+
+
+TYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+}
+
+
+def types_in_files(model: Any, path: Path, weights: str) -> dict[str, tuple[str, str, str]]:
+    """File, own name and type of each tensor, by the model's name; the type is safetensors' word, or torch's for rare ones of .bin
+    files. Raises what reading a damaged file raises. Any: a model of transformers."""
+    if weights in (INDEX, ONE_FILE):
+        return {name: (each.file, each.key, each.kind) for name, each in tensors_in_files(model, path, weights).items()}
+    found = _tensors_of_bin(model, path, weights)
+    return {
+        name: (file, key, TYPES.get(tensor.dtype, str(tensor.dtype).removeprefix("torch.")))
+        for name, (file, key, tensor) in found.items()
+    }

@@ -24,7 +24,7 @@ class TokenInput:
 def read_token_input(where: str, path: Path, config: Mapping[str, Any]) -> TokenInput:
     """What the model in the folder `path` reads, by its `config`. Raises UserError, which begins with `where`, if the tokenizer
     cannot be read or has a token that the model has no embedding for."""
-    from transformers import AutoTokenizer
+    from transformers import AutoConfig, AutoTokenizer
 
     if not (path / TOKENIZER).exists():
         raise UserError(
@@ -33,7 +33,12 @@ def read_token_input(where: str, path: Path, config: Mapping[str, Any]) -> Token
         )
     with refused(f"{where}: the tokenizer cannot be read"):
         # The largest id counts, not the number of tokens: the ids of some tokenizers have gaps.
-        words = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False).get_vocab()
+        try:
+            words = AutoTokenizer.from_pretrained(path, local_files_only=True, trust_remote_code=False).get_vocab()
+        except Exception:  # it reads config.json as well
+            with refused(f"{where}: config.json cannot be used"):
+                AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
+            raise
     token, largest = max(words.items(), key=lambda word: word[1], default=("", -1))
     rows = _rows(config)
     if rows is not None and largest >= rows:
