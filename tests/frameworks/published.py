@@ -80,7 +80,20 @@ FABRIC_MNIST = Page(
     "Lightning-AI/pytorch-lightning/7f0c3436cd3f6ad3753125672024fc415cbcb414/examples/fabric/image_classifier/train_fabric.py",
     "4b9430c1975b705826557aa7b108e8a210ef789cd015c006dfbb8ee075ff0b93",
 )
-PAGES = (JAX_GUIDE, JAX_KUBERNETES, KERAS_TUTORIAL, DEEPSPEED_CIFAR, ACCELERATE_CV, LIGHTNING_CLI, FABRIC_MNIST)
+_SMP_MNIST = "aws/amazon-sagemaker-examples/a75d5f253ef182c78a7e1daa272a2f6ae2c86080/training/distributed_training/tensorflow/model_parallel/mnist/utils"
+SMP_TF2 = Page(f"{_SMP_MNIST}/tf2.py", "4b6b87aee7b5c5d9eb4b1d25f758bea6595d04709896252f2732ed5fbfff1350")
+SMP_TF2_HVD = Page(f"{_SMP_MNIST}/tf2_hvd.py", "474f489a7a4ea2857477a02a6e5b22fd3e4f3fb38aef6e73df3c150981b3518a")
+PAGES = (
+    JAX_GUIDE,
+    JAX_KUBERNETES,
+    KERAS_TUTORIAL,
+    DEEPSPEED_CIFAR,
+    ACCELERATE_CV,
+    LIGHTNING_CLI,
+    FABRIC_MNIST,
+    SMP_TF2,
+    SMP_TF2_HVD,
+)
 INDENTED = r"\n((?:\n| {4,}.*\n)+)"  # the lines of a block, which are indented
 
 

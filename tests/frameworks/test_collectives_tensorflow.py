@@ -93,3 +93,27 @@ def test_other_launchers_ranks_are_refused(library, run):
 def test_one_line_says_whose_horovod_it_is(run):
     done = run("mpirun", "1x2", PROGRAM, "hvd", "values", **QUIET)
     assert len(re.findall(r"algorun: horovod is algorun-smdistributed 0\.\S+ \(", done.text)) == 1
+
+
+WITH_SMP = """
+import horovod.tensorflow as hvd  # before smdistributed, as in AWS's tf2_hvd.py
+import smdistributed.modelparallel.tensorflow as smp
+import tensorflow as tf
+hvd.init()
+smp.init()
+total = hvd.allreduce(tf.constant(smp.rank()), op=hvd.Sum)
+print(f"rank {smp.rank()} is {hvd.rank()} of {hvd.size()}, replica {smp.dp_rank()}, sum {int(total)}", flush=True)
+"""
+
+
+def test_in_a_job_of_smp_the_ranks_are_those_with_the_same_partition(run, tmp_path):
+    """And Keras is the one that smp needs, without a variable of the user's."""
+    (tmp_path / "script.py").write_text(WITH_SMP)
+    parameters = json.dumps({"partitions": 2, "microbatches": 2, "horovod": True})
+    done = run("mpirun", "1x4", "script.py", SM_HP_MP_PARAMETERS=parameters, **QUIET)
+    assert done.code == 0, done.text
+    places = dict(re.findall(r"rank (\d) is (.*)$", done.out, re.M))
+    assert places == {
+        "0": "0 of 2, replica 0, sum 2", "1": "0 of 2, replica 0, sum 4",
+        "2": "1 of 2, replica 1, sum 2", "3": "1 of 2, replica 1, sum 4",
+    }  # fmt: skip

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 
 import pytest
 
 from tests.conftest import needs_mpi
 
+from . import published
 from .conftest import PROGRAMS
 
 pytestmark = [pytest.mark.slow, needs_mpi]
@@ -43,6 +45,43 @@ def test_the_announced_script_trains_on_two_partitions_as_on_one(run):
     assert len(evaluated[1]) == 1  # the metrics, which the step updates, are the same on both ranks
     names = [name for rank in "01" for name in has[rank].split(", ")]
     assert len(names) == len(set(names)) == 6  # each rank has its own variables only
+
+
+EPOCH = re.compile(
+    r"^\[(\d) \S+\] Epoch (\d), Loss: (\S+), Accuracy: (\S+), Test loss (\S+), test accuracy (\S+)$", re.M
+)
+
+
+@pytest.mark.parametrize(
+    ("page", "layouts"), [(published.SMP_TF2, ("1x1", "1x2")), (published.SMP_TF2_HVD, ("1x2", "1x4"))], ids=["tf2", "tf2_hvd"]
+)  # fmt: skip
+def test_aws_s_scripts_train_unmodified_on_two_partitions_as_on_one(page, layouts, run, script, tmp_path, monkeypatch):
+    """55 steps in 5 epochs; tf2_hvd.py with two replicas, whose batches differ."""
+    name = page.path.rpartition("/")[2]
+    path = script(page, name)
+    aws = tmp_path / "bin" / "aws"
+    (tmp_path / ".keras").mkdir()
+    aws.parent.mkdir()
+    aws.write_text('#!/bin/sh\necho "$@" >> called.txt\n')
+    aws.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{aws.parent}:{os.environ['PATH']}")
+    rows = {}
+    for partitions, layout in enumerate(layouts, start=1):
+        done = run(
+            "mpirun", layout, PROGRAMS / "with_digits.py", "smp", path, HOME=str(tmp_path), **announced(partitions)
+        )
+        assert done.code == 0, done.text
+        found = [(int(rank) // partitions, *map(float, numbers)) for rank, *numbers in EPOCH.findall(done.text)]
+        assert len(found) == 5 * int(layout[-1])
+        rows[partitions] = sorted(set(found))  # ranks of one pipeline print the same
+    assert len(rows[1]) == len(rows[2]) == 5 * (int(layouts[0][-1]))
+    for one, two in zip(rows[1], rows[2], strict=True):
+        assert two == pytest.approx(one, abs=1e-5)
+    if page is published.SMP_TF2:
+        assert (tmp_path / "called.txt").read_text().splitlines() == 2 * [
+            "s3 sync --quiet /opt/ml/checkpoints s3://bucket/job/checkpoints/algo-1/"
+        ]
+        assert (tmp_path / "checkpoints" / "ckpt-1.index").is_file()
 
 
 @pytest.mark.parametrize(("kind", "partitions"), [*((kind, 2) for kind in KINDS), *((kind, 3) for kind in DEEP)])
@@ -174,6 +213,49 @@ def test_gradients_that_replicas_would_not_share_are_one_error(use, says, run):
     assert says in done.failure("algo-1"), done.text
     ranks = set(re.findall(rf"^\[(\d) \S+\] .*UserError: .*{re.escape(says)}", done.text, re.M))
     assert ranks == {"0", "1"} or (ranks and use == "outputs"), done.text  # there each rank fails by itself
+
+
+def test_layers_lie_where_smp_partition_says(run):
+    losses, has, hooks = {}, {}, {}
+    for layout, mode in (("1x1", "manual"), ("1x2", "manual"), ("1x2", "auto")):
+        done = run("mpirun", layout, PROGRAMS / "smp_tf_manual.py", layout[-1], mode, **LEGACY)
+        assert done.code == 0, done.text
+        key = (layout, mode)
+        losses[key] = [float(each) for each in re.findall(r"rank 0 loss (\S+)$", done.out, re.M)]
+        has[key] = {
+            rank: {name.split("/")[1] for name in names.split()}
+            for rank, names in re.findall(r"rank (\d) has (.*)$", done.out, re.M)
+        }
+        hooks[key] = dict(re.findall(r"rank (\d) hook (.*)$", done.out, re.M))
+    assert losses["1x2", "manual"] == pytest.approx(losses["1x1", "manual"], abs=1e-6)
+    assert losses["1x2", "auto"] == pytest.approx(losses["1x1", "manual"], abs=1e-6)
+    assert len(losses["1x1", "manual"]) == 4
+    assert has["1x2", "manual"] == {"0": {"wide"}, "1": {"one", "two"}}
+    assert hooks["1x2", "manual"] == {"0": "True 2", "1": "True 4"}  # this rank's variables, before the first pass
+    assert hooks["1x1", "manual"] == {"0": "True 6"}
+
+
+@pytest.mark.parametrize(
+    ("mode", "says"),
+    [
+        ("falling", "smp.partition: the layers have partitions wide 1, flatten 0, one 0, two 0, in the order of their calls; allowed: rising"),
+        ("missing", "smp.partition: no layer with weights in partition 1 (wide 0, one 0, two 0); allowed: some in each"),
+        ("twice", "smp.partition: layer one is called in partitions 0 and 1; allowed: one of them"),
+        ("number", "smp.partition(9); allowed: 0 .. 1; fix: name a partition that exists"),
+        ("late", "smp.register_post_partition_hook after the first step; allowed: before it"),
+    ],
+)  # fmt: skip
+def test_partitions_that_cannot_be_are_one_error_on_all_ranks(mode, says, run):
+    done = run("mpirun", "1x2", PROGRAMS / "smp_tf_manual.py", 2, mode, **LEGACY)
+    assert done.code == 1, done.text
+    assert says in done.failure("algo-1"), done.text
+    assert set(re.findall(rf"^\[(\d) \S+\] .*UserError: .*{re.escape(says)}", done.text, re.M)) == {"0", "1"}, done.text
+
+
+def test_a_killed_rank_ends_the_job_with_its_code_and_name(run):
+    done = run("mpirun", "1x2", PROGRAMS / "smp_tf_faults.py", "killed", **LEGACY)
+    assert done.code == 137, done.text
+    assert done.failure("algo-1").startswith("signal: rank 1 on algo-1, exit 137 (SIGKILL)"), done.failure("algo-1")
 
 
 def test_more_ranks_than_partitions_need_replicas(run):

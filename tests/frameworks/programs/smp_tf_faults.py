@@ -5,6 +5,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
 
 import numpy as np
@@ -45,6 +47,10 @@ def step(x):
 
 
 step(np.ones((8 + 2 * smp.rank() if FAULT == "shapes" else 9 if FAULT == "batch" else 8, 4)))
+if FAULT == "killed":
+    if smp.rank() == 1:
+        os.kill(os.getpid(), signal.SIGKILL)
+    step(np.ones((8, 4)))  # waits for the other rank
 if FAULT == "outside":
     model(np.ones((8, 4)))
 if FAULT == "checkpoint":

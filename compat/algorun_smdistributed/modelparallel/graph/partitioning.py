@@ -66,6 +66,36 @@ def segments(traced: TracedStep, partitions: int) -> Segments:
     return Segments(tuple(map(tuple, groups)))
 
 
+def named(traced: TracedStep, partitions: int, default: int) -> tuple[Segments, tuple[int, ...]]:
+    """The model's direct layers, each for itself, and the one with which each stage begins, as smp.partition says; elsewhere they
+    belong to `default`. Raises UserError for stages that are not one after the other, and for one without weights."""
+    wanted: dict[int, int] = {}
+    layers: list[Layer] = []
+    for span in sorted(traced.recording.layers, key=lambda span: span.first):
+        partition = default if span.partition is None else span.partition
+        if id(span.layer) not in wanted:
+            layers.append(span.layer)
+        if wanted.setdefault(id(span.layer), partition) != partition:
+            raise UserError(
+                f"smp.partition: layer {span.layer.name} is called in partitions {wanted[id(span.layer)]} and {partition}; allowed: one "
+                "of them; fix: the same partition around all calls"
+            )
+    order = [wanted[id(layer)] for layer in layers]
+    text = ", ".join(f"{layer.name} {number}" for layer, number in zip(layers, order, strict=True))
+    if order != sorted(order):
+        raise UserError(
+            f"smp.partition: the layers have partitions {text}, in the order of their calls; allowed: rising numbers, because stages "
+            "run one after the other; fix: number them in the order of the calls"
+        )
+    trained = {number for layer, number in zip(layers, order, strict=True) if layer.trainable_variables}
+    if missing := sorted(set(range(partitions)) - trained):
+        raise UserError(
+            f"smp.partition: no layer with weights in partition {', '.join(map(str, missing))} ({text}); allowed: some in each of "
+            f'0 .. {partitions - 1}, as "partitions" says; fix: put layers into every one of them, or ask for fewer partitions'
+        )
+    return Segments(tuple((layer,) for layer in layers)), tuple(order.index(number) for number in range(partitions))
+
+
 def chosen(
     found: Segments,
     finest: GraphCut,

@@ -40,6 +40,14 @@ class KerasJob:
     placement: StagePlacement | None = None
     optimizers: list[Any] = field(default_factory=list)
     """those whose variables are those of the whole model, each on its rank"""
+    default_partition: int | None = None
+    """where smp.partition counts: the partition of layers outside of it; None: layers are placed by measuring them"""
+    partitions: list[int] = field(default_factory=list)
+    """those of the smp.partition contexts that are open"""
+    is_partitioned: bool = False
+    """after the first call of a step function"""
+    hooks: list[Callable[[], object]] = field(default_factory=list)
+    """what the script wants called then"""
     tracing: bool = False
     """while a step function runs with symbolic tensors; the model then shows all of its variables"""
     equal: set[int] = field(default_factory=set)
@@ -99,8 +107,12 @@ def plan(job: KerasJob, function: KerasStepFunction, call: StepCall) -> PlannedS
         _equalise(job)
         return planned
     if job.placement is None:
-        found = pipeline.on_all(lambda: partitioning.segments(traced, job.layout.stages), what)
-        begins = job.world.from_first(lambda: _chosen(job, traced, found, call), what)
+        default, stages = job.default_partition, job.layout.stages
+        if default is None:
+            found = pipeline.on_all(lambda: partitioning.segments(traced, stages), what)
+            begins = job.world.from_first(lambda: _chosen(job, traced, found, call), what)
+        else:
+            found, begins = pipeline.on_all(lambda: partitioning.named(traced, stages, default), what)
         job.placement = StagePlacement(pipeline.rank, job.layout.stages)
         known = found.stages(begins)
         if job.world.rank == 0:
@@ -120,7 +132,7 @@ def plan(job: KerasJob, function: KerasStepFunction, call: StepCall) -> PlannedS
 def _traced(job: KerasJob, function: KerasStepFunction, call: StepCall) -> TracedStep:
     job.tracing = True
     try:
-        traced = trace(job.model, function.function, call.specs, call.rebuilt)
+        traced = trace(job.model, function.function, call.specs, call.rebuilt, job.partitions)
     finally:
         job.tracing = False
     if not traced.recording.models:

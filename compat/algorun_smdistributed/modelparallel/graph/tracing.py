@@ -32,6 +32,8 @@ class LayerCall:
     layer: Layer
     first: int
     end: int
+    partition: int | None = None
+    """that of smp.partition around it"""
 
 
 @dataclass(slots=True)
@@ -69,18 +71,27 @@ class TracedStep:
 
 
 def trace(
-    model: Layer, function: Callable[..., Result], specs: list[tf.TensorSpec], call: Callable[..., tuple[Given, Given]]
+    model: Layer,
+    function: Callable[..., Result],
+    specs: list[tf.TensorSpec],
+    call: Callable[..., tuple[Given, Given]],
+    partitions: list[int],
 ) -> TracedStep:
     """`function` as a graph. `call` makes its arguments from tensors of `specs`. Twice: the first time creates variables.
 
+    `partitions`: those of the smp.partition contexts that are open, which the function changes.
     Raises UserError for a function that uses tf.GradientTape, or whose optimizer is Keras 3's.
     """
-    _traced(model, function, specs, call)
-    return _traced(model, function, specs, call)
+    _traced(model, function, specs, call, partitions)
+    return _traced(model, function, specs, call, partitions)
 
 
 def _traced(
-    model: Layer, function: Callable[..., Result], specs: list[tf.TensorSpec], call: Callable[..., tuple[Given, Given]]
+    model: Layer,
+    function: Callable[..., Result],
+    specs: list[tf.TensorSpec],
+    call: Callable[..., tuple[Given, Given]],
+    partitions: list[int],
 ) -> TracedStep:
     kept: dict[str, Any] = {}
 
@@ -89,7 +100,7 @@ def _traced(
         # TensorFlow's own default, whatever the caller of the step has: `if` and `for` over tensors become operations.
         with ag_ctx.ControlStatusCtx(status=ag_ctx.Status.UNSPECIFIED) as context:
             converted = autograph.tf_convert(function, context)
-            with _recorded(model, tf.compat.v1.get_default_graph()) as recording:
+            with _recorded(model, tf.compat.v1.get_default_graph(), partitions) as recording:
                 kept["recording"] = recording
                 result = converted(*args, **kwargs)
         kept["result"] = tf.nest.map_structure(
@@ -113,7 +124,7 @@ def _is_variable(leaf: object) -> bool:
 
 
 @contextlib.contextmanager
-def _recorded(model: Layer, graph: Any) -> Iterator[TraceRecord]:  # tf.Graph
+def _recorded(model: Layer, graph: Any, partitions: list[int]) -> Iterator[TraceRecord]:  # tf.Graph
     """While it is held, calls of layers, of optimizer.get_gradients and of tf.GradientTape are recorded."""
     recording, path = TraceRecord(), list[Layer]()
     layer_class, tape_class = tf_keras.layers.Layer, tf.GradientTape
@@ -123,14 +134,14 @@ def _recorded(model: Layer, graph: Any) -> Iterator[TraceRecord]:  # tf.Graph
         is_model, is_direct = layer is model and not path, len(path) == 1
         if not (is_model or is_direct) or tf.compat.v1.get_default_graph() is not graph:
             return layer_call(layer, *args, **kwargs)
-        first = len(graph.get_operations())
+        first, partition = len(graph.get_operations()), partitions[-1] if partitions else None
         path.append(layer)
         try:
             return layer_call(layer, *args, **kwargs)
         finally:
             path.pop()
             (recording.models if is_model else recording.layers).append(
-                LayerCall(layer, first, len(graph.get_operations()))
+                LayerCall(layer, first, len(graph.get_operations()), partition)
             )
 
     def gradients(optimizer: Given, loss: Tensor, params: Given) -> list[Tensor]:

@@ -56,7 +56,6 @@ def init(config: Mapping[str, Given] | None = None) -> None:
         ("bf16", options.precision != "fp32", "tf.keras.mixed_precision"),
         ("fp16", bool(given.get("fp16")), "tf.keras.mixed_precision"),
         ("sharded_data_parallel_degree", mp.sharding != NO_SHARDING, "smdistributed.modelparallel.torch"),
-        ("auto_partition", not mp.auto_partition, "leave it out: stages are chosen by measuring the layers"),
     ):
         if asked:
             raise UserError(
@@ -67,7 +66,8 @@ def init(config: Mapping[str, Given] | None = None) -> None:
     replica, stage = layout.grid.place(world.rank)
     pipeline = world.part(replica, stage, "one pipeline")
     replicas = world.part(stage, replica, "one partition in all replicas")
-    _session = here = KerasJob(world, pipeline, replicas, layout, options.optimize)
+    default = None if mp.auto_partition else mp.default_partition or 0
+    _session = here = KerasJob(world, pipeline, replicas, layout, options.optimize, default_partition=default)
     # A script's own messages, by Horovod's names: they must not meet those of steps.
     use_replicas(
         world.part(stage, replica, "one partition in all replicas"),

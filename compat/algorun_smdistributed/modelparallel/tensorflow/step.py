@@ -50,6 +50,19 @@ def step(
     return decorated if function is None else decorated(function)
 
 
+def register_post_partition_hook(hook: Callable[[], Result]) -> Callable[[], Result]:
+    """Calls `hook` in the first call of an @smp.step function, once each rank has its partition and before the forward pass.
+
+    Also as a decorator. UserError after that call.
+    """
+    if job().is_partitioned:
+        raise UserError(
+            "smp.register_post_partition_hook after the first step; allowed: before it; fix: register it beside the model"
+        )
+    job().hooks.append(hook)
+    return hook
+
+
 class KerasStep:
     """A decorated function with its signatures. Called on all ranks of a pipeline, equally often."""
 
@@ -71,6 +84,9 @@ class KerasStep:
         if planned is None:
             with tf.init_scope():
                 planned = self._planned[call.key] = plan(here, self._function, call)
+                here.is_partitioned = True
+                while here.hooks:
+                    here.hooks.pop(0)()
         batches = call.split()
         if here.world.size == 1:
             return joined(planned.structure, planned.run(batches), {})
