@@ -458,10 +458,10 @@ def test_no_more_metrics_than_a_tuning_job_takes(
 def test_max_cost_that_a_float_divides_badly(
     algorun: Commands, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    write({'"ml.m5.large" = 1.0': '"ml.m5.large" = 0.1'}, project=tmp_path.name)
+    write({'"ml.m5.large" = 1.0': '"ml.m5.large" = 0.1', "parallel = 2": "parallel = 500"}, project=tmp_path.name)
     assert algorun("submit", "--dry-run", "--json", "--max-cost", "0.3", "--task", "train") == 0
     sent = json.loads(capfd.readouterr().out)["create"]["HyperParameterTuningJobConfig"]
-    assert sent["ResourceLimits"]["MaxNumberOfTrainingJobs"] == 3
+    assert sent["ResourceLimits"] == {"MaxNumberOfTrainingJobs": 3, "MaxParallelTrainingJobs": 3}
 
 
 def tuning_keys(project: str) -> Iterator[str]:

@@ -63,7 +63,7 @@ def _sizes(spec: TaskSpec, asked: TaskTune) -> None:
     """Raises UserError for more than SageMaker's tuner takes."""
     checked = (
         ("space", "parameters", len(asked.space), MOST_PARAMETERS),
-        ("parallel", "jobs at the same time", asked.parallel, MOST_PARALLEL),
+        ("parallel", "jobs at the same time", min(asked.parallel, asked.points), MOST_PARALLEL),
         ("steps", "steps", asked.steps, MOST_STEPS),
     )
     for key, unit, count, most in checked:
