@@ -10,7 +10,7 @@ from .boto_errors import as_api_errors
 from .boto_types import Client
 from .fields import inner, number, required, tables, text, texts, time
 
-ENDED = ("Completed", "Failed", "Stopped")
+ENDED = ("Completed", "Failed", "Stopped", "Deleting", "DeleteFailed")  # one that runs cannot be deleted
 PAGE = 100  # of a list
 RANGES = ("ContinuousParameterRanges", "IntegerParameterRanges", "CategoricalParameterRanges")
 

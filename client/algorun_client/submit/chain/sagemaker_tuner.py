@@ -138,10 +138,8 @@ def _print(order: SubmitOrder, asked: TaskTune, connection: Site, environ: Mappi
         if how.create_bucket:
             make_bucket(order.spec, connection, dry_run=True)
         facts = look_up(order.spec, order.reading, connection, environ)
-        address, history = (
-            task_address(order.spec, facts),
-            TuneHistory(connection.target.store, task_address(order.spec, facts)),
-        )
+        address = task_address(order.spec, facts)
+        history = TuneHistory(connection.target.store, address)
         earlier = newest(connection, address)
         number = _free_number(history, connection, address, history.newest())
         if earlier is not None:
@@ -257,11 +255,8 @@ def _placed(
         if not flags.runs_anyway and not _is_ours(begun):
             tuning.check_begun(asked, connection.target, make.address)
         earlier = newest(connection, make.address)
-        if (
-            not flags.runs_anyway
-            and earlier is not None
-            and _goes_on(begun, earlier, asked, made_of, order.spec.task, view)
-        ):
+        is_wanted = earlier is not None and not flags.runs_anyway
+        if earlier is not None and is_wanted and _goes_on(begun, earlier, asked, made_of, order.spec.task, view):
             return earlier.name
         if earlier is not None and not earlier.has_ended:
             raise UserError(
