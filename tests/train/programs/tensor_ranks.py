@@ -2,7 +2,8 @@
 
 With PP the model is in as many stages, of one tensor group each.
 
-Each rank writes OUT.RANK, as JSON: the bytes of its weights, gradients and moments, the words of its logits, a checksum of each weight that all ranks of a
+Each rank writes OUT.RANK, as JSON: the bytes of its weights, gradients and moments, the words of its logits, the number of matrix products
+on DTensors, a checksum of each weight that all ranks of a
 group hold, and a checksum of the numbers that its generator draws next.
 """
 
@@ -16,6 +17,8 @@ from pathlib import Path
 
 import torch
 from torch import nn
+from torch.distributed.tensor import DTensor
+from torch.nn import functional
 
 from algorun_train.data.batch import Batch
 from algorun_train.jobs.chosen_model import FolderJobModel
@@ -116,6 +119,19 @@ def logits_of(stepper: DataParallelSteps | PipelineSteps) -> list[int]:
     return widths
 
 
+def products_on_dtensors() -> list[torch.Tensor]:
+    """A list that gets the input of each linear module that computes on a DTensor."""
+    found: list[torch.Tensor] = []
+    linear = functional.linear
+
+    def seen(inputs: torch.Tensor, weight: torch.Tensor, bias: torch.Tensor | None = None) -> torch.Tensor:
+        found.extend(each for each in (inputs,) if isinstance(each, DTensor) or isinstance(weight, DTensor))
+        return linear(inputs, weight, bias)
+
+    functional.linear = seen
+    return found
+
+
 def train(comm: Communicator) -> None:
     prepare_transformers()
     folder = read_folder(path, "option --model")
@@ -125,7 +141,7 @@ def train(comm: Communicator) -> None:
     optimizer.register_step_pre_hook(
         lambda *_: seen.append(bytes_of([each.grad for each in weights.values() if each.grad is not None]))
     )
-    widths = logits_of(stepper)
+    widths, products = logits_of(stepper), products_on_dtensors()
     replica, replicas = comm.rank // tp // (stages or [1])[0], comm.size // tp // (stages or [1])[0]
     random = torch.Generator().manual_seed(replica)
     stepper.train()
@@ -138,6 +154,7 @@ def train(comm: Communicator) -> None:
         "gradients": seen[-1],
         "moments": bytes_of(moments),
         "logits": max(widths, default=0),
+        "on DTensors": len(products),
         "whole": {name: digest(local(weight)) for name, weight in weights.items() if name not in split},
         "next": digest(torch.rand(8)),
     }

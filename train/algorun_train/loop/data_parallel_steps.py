@@ -86,9 +86,7 @@ class DataParallelSteps:
         """
         statistics = [buffer.clone() for buffer in self.model.buffers()]  # batch normalisation counts this pass too
         self.model.train()
-        loss = self._loss(inputs, labels)
-        with self._scoring.backward():
-            loss.backward()
+        self._loss(inputs, labels).backward()
         self.optimizer.zero_grad(set_to_none=True)
         for buffer, before in zip(self.model.buffers(), statistics, strict=True):
             buffer.copy_(before)
@@ -112,7 +110,7 @@ class DataParallelSteps:
             with contextlib.nullcontext() if turn == len(batches) else self._no_sync():
                 with Activity("forward"):
                     loss = self._loss(batch.inputs, batch.labels)
-                with Activity("backward"), self._exchange or contextlib.nullcontext(), self._scoring.backward():
+                with Activity("backward"), self._exchange or contextlib.nullcontext():
                     (loss * scale).backward()
             losses += loss.detach()
         if self._tensor:

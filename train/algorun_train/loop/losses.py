@@ -1,6 +1,5 @@
 """How a model's output is compared with its labels: sums over what counts, so that ranks and passes can add them up."""
 
-import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
 
@@ -23,8 +22,6 @@ class Scoring:
 
     loss: Compare
     scores: Compare
-    backward: Callable[[], contextlib.AbstractContextManager[object]] = contextlib.nullcontext
-    """around the backward pass of a loss"""
 
 
 def sum_of_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
@@ -51,7 +48,7 @@ def split_scoring(logits_of: SplitLogits) -> Scoring:
         right = (logits_of.best(logits) == labels).sum()
         return torch.stack([loss(logits, labels).double(), right.double(), (labels != IGNORED).sum().double()])
 
-    return Scoring(loss, scores, logits_of.backward)
+    return Scoring(loss, scores)
 
 
 def sample_losses(logits: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:

@@ -47,7 +47,7 @@ class PipelineSteps:
             seed_step(self._seed, number, self.comm, self.comm.rank // self.pipeline.axes.grid.tensor)
         set_learning_rate(self.optimizer, rate)
         (batch,) = batches
-        with Activity("exchange"), self._scoring.backward():  # but for what the stages compute
+        with Activity("exchange"):  # but for what the stages compute
             losses = self.pipeline.step(batch.inputs, batch.labels, scale=1 / max(total, 1))
         with Activity("optimizer"):
             if self._clip:

@@ -4,7 +4,6 @@ copy of the model by the ranks that will train it.
 A plan is a table that somebody wrote for a family of models, and nothing in transformers compares what it trains with one process.
 """
 
-import contextlib
 import copy
 from collections.abc import Mapping
 from typing import Any
@@ -72,8 +71,7 @@ def _gradients(model: Any, tokens: torch.Tensor, split: SplitLogits | None) -> f
     else:
         loss = split.sum_of_losses(inputs, labels, IGNORED)
     loss = loss / labels.numel()
-    with split.backward() if split else contextlib.nullcontext():
-        loss.backward()
+    loss.backward()
     return float(loss.detach())
 
 

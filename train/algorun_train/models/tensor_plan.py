@@ -1,8 +1,9 @@
 """Splits the layers of a folder's model between the ranks of a tensor group, by the plan that transformers has for the model.
 
-transformers' parallel styles compute (transformers/distributed/tensor_parallel.py); its plan gives each module one of them. Three
+transformers' parallel styles compute (transformers/distributed/tensor_parallel.py); its plan gives each module one of them. Four
 things are done here:
-- A rank's part of a weight is a plain tensor, which a module sees as torch's DTensor only while it computes. So
+- Linear modules compute on plain tensors, with the same sums over the ranks (`split_linear`).
+- A rank's part of a weight is a plain tensor, which any other module sees as torch's DTensor only while it computes. So
   DistributedDataParallel, FSDP2, optimizers and checkpoints work as on whole weights.
 - Tied weights stay one.
 - Gradients that are sums over the ranks are added up once a step (`TensorParts.partial`). The style's own hook
@@ -16,7 +17,7 @@ whole, by transformers' expert plan: each rank has some of them, and tokens trav
 import functools
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ from torch.distributed.tensor import DTensor, Placement
 from algorun_train.common.errors import UserError
 from algorun_train.parallel.shard.sharded_model import TensorAxis
 from algorun_train.parallel.shard.split import Split, TensorParts
+from algorun_train.parallel.shard.split_linear import by_columns, by_rows
 
 from . import split_dropout
 from .folder_classes import skeleton
@@ -40,6 +42,7 @@ HEADS = ("num_attention_heads", "num_key_value_heads")
 OF_HEADS = re.compile(r"attn|attention")
 PACKED = "packed"  # begins the styles of two matrices side by side
 SPLIT_EXPERTS, WHOLE_EXPERTS = "moe_tp_experts", "ep_dispatch_experts"  # of the module of all experts of a layer
+PLAIN = {"colwise": by_columns, "rowwise": by_rows}  # the styles that are computed here, for linear modules
 # By style: the dimension of a weight of which the next layer, or the softmax, needs equal parts. What is gathered again need not.
 INNER = {"colwise": -2, "rowwise": -1, "packed_colwise": -2, "packed_rowwise": -1}
 BY_NUMBER = {"grouped_gemm": 0}  # the same of whole experts: which of them a rank has
@@ -166,13 +169,16 @@ def split_model(model: Any, plan: Mapping[str, str], axis: TensorAxis) -> Tensor
             use = _Use(full, module, key, weight, _placements(module, key, styles.get(full, styles.get(name)), axis))
             uses.setdefault(id(weight), []).append(use)
     splits = _take_parts(uses, axis)
+    plain = _plain_linear(model, styles)
     views: dict[int, dict[str, _Use]] = {}
-    for use in (use for each in uses.values() for use in each if use.placements):
+    for use in (use for each in uses.values() for use in each if use.placements and id(use.module) not in plain):
         views.setdefault(id(use.module), {})[use.key] = use
     partial: set[str] = set()
     for name, module in model.named_modules():
         style = styles.get(name)
-        if style == PARTIAL:
+        if split := plain.get(id(module)):
+            split(module, axis)
+        elif style == PARTIAL:
             partial |= {f"{name}.{key}" for key, _ in module.named_parameters(recurse=False)}
         elif style is not None:
             if style == NEEDS_CONFIG:
@@ -185,6 +191,18 @@ def split_model(model: Any, plan: Mapping[str, str], axis: TensorAxis) -> Tensor
     if split_dropout.drops(model.config.get_text_config()):
         split_dropout.install(*_outermost(model, plan), axis.index)
     return TensorParts(splits, frozenset(partial), _words(model, plan, axis.ranks))
+
+
+def _plain_linear(model: Any, styles: Mapping[str, str]) -> dict[int, Callable[[nn.Linear, TensorAxis], None]]:
+    """What splits each of the modules that compute on plain tensors, by their ids. Modules split by rows that have a bias are none
+    of them: transformers' style adds a part of it on each rank, before the sum. Any: as in `split_model`."""
+    return {
+        id(module): PLAIN[style]
+        for name, module in model.named_modules()
+        if (style := styles.get(name)) in PLAIN
+        and type(module) is nn.Linear
+        and not (style == "rowwise" and module.bias is not None)
+    }
 
 
 def _outermost(model: Any, plan: Mapping[str, str]) -> tuple[dict[str, nn.Module], dict[str, str]]:

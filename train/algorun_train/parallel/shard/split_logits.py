@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.distributed.tensor import DTensor, Shard
-from torch.distributed.tensor.parallel import loss_parallel
-from torch.nn import functional
+from torch.autograd.function import once_differentiable
 
 from .sharded_model import TensorAxis
 from .split import Split
@@ -20,45 +17,73 @@ class SplitLogits:
     on all ranks of the group, with the same labels; all get the same."""
 
     def __init__(self, axis: TensorAxis, words: Split) -> None:
-        self._axis, self._count, self._inside = axis, words.shape[0], False
+        self._axis, self._count = axis, words.shape[0]
         ((self._first, self._end),) = words.ranges(axis.index)
 
-    @contextlib.contextmanager
-    def backward(self) -> Iterator[None]:
-        """Around the backward pass of `sum_of_losses`: torch asks for it. Forward passes may lie within it, as a pipeline's do."""
-        if self._inside:  # torch's own context would end the outer one
-            yield
-            return
-        self._inside = True
-        try:
-            with loss_parallel():
-                yield
-        finally:
-            self._inside = False
-
     def sum_of_losses(self, logits: torch.Tensor, labels: torch.Tensor, ignored: int) -> torch.Tensor:
-        """The sum of cross entropies, a scalar, without labels that are `ignored`."""
-        flat = logits.flatten(0, -2)
-        shape = torch.Size((len(flat), self._count))
-        parts = DTensor.from_local(
-            flat, self._axis.mesh, (Shard(1),), run_check=False, shape=shape, stride=(self._count, 1)
+        """The sum of cross entropies, a scalar, without labels that are `ignored`. Each rank's gradient is that of its logits."""
+        flat, wanted = logits.flatten(0, -2), labels.flatten()
+        place = wanted - self._first
+        here = (wanted != ignored) & (place >= 0) & (place < self._end - self._first)
+        losses: torch.Tensor = _CrossEntropy.apply(  # type: ignore[no-untyped-call]  # torch's own
+            flat, torch.where(here, place, 0), here, wanted != ignored, self._axis.group
         )
-        with self.backward():
-            loss = functional.cross_entropy(parts, labels.flatten(), ignore_index=ignored, reduction="sum")
-        assert isinstance(loss, DTensor)
-        return loss.to_local()
+        return losses
 
     def best(self, logits: torch.Tensor) -> torch.Tensor:
         """The number of the word with the greatest logit, [..]; the first one of equal ones, as argmax."""
-        if logits.shape[-1]:
-            own, word = logits.max(dim=-1)
-        else:  # more ranks than words would fill
-            own, word = (
-                logits.new_full(logits.shape[:-1], -torch.inf),
-                logits.new_zeros(logits.shape[:-1], dtype=torch.int64),
-            )
+        own, word = _greatest(logits)
         greatest = own.clone()
         dist.all_reduce(greatest, dist.ReduceOp.MAX, group=self._axis.group)
         found = torch.where(own == greatest, word + self._first, self._count)
         dist.all_reduce(found, dist.ReduceOp.MIN, group=self._axis.group)
         return found
+
+
+def _greatest(logits: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """The greatest of this rank's logits [.., words], and where it is; -inf at 0 if there are none: more ranks than words fill."""
+    if logits.shape[-1]:
+        found = logits.max(dim=-1)
+        return found.values, found.indices
+    rows = logits.shape[:-1]
+    return logits.new_full(rows, -torch.inf), logits.new_zeros(rows, dtype=torch.int64)
+
+
+class _CrossEntropy(torch.autograd.Function):
+    """Of this rank's logits [labels, words], with `place` of each label's word among them where it is `here`; labels that are not
+    `counted` add nothing.
+
+    It computes what torch's `loss_parallel` does, to the bit, but on plain tensors. For each step that one propagates the shapes of
+    three operations anew, which takes milliseconds, and its backward pass has to lie within a context.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        logits: torch.Tensor,
+        place: torch.Tensor,
+        here: torch.Tensor,
+        counted: torch.Tensor,
+        group: dist.ProcessGroup,
+    ) -> torch.Tensor:
+        greatest, _ = _greatest(logits)
+        dist.all_reduce(greatest, dist.ReduceOp.MAX, group=group)
+        shifted = logits - greatest[:, None]
+        sums = shifted.exp().sum(dim=-1)
+        dist.all_reduce(sums, group=group)
+        chances = shifted.sub_(sums.log_()[:, None])  # logarithms
+        of_labels = chances.new_zeros(len(chances))
+        if chances.shape[-1]:
+            of_labels = torch.where(here, chances.gather(1, place[:, None])[:, 0], 0)
+        dist.all_reduce(of_labels, group=group)
+        ctx.save_for_backward(chances, place, here, counted)
+        return torch.where(counted, -of_labels, 0).sum()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+        chances, place, here, counted = ctx.saved_tensors
+        found = chances.exp()
+        if chances.shape[-1]:
+            found.scatter_add_(1, place[:, None], -here.to(found.dtype)[:, None])
+        return found.mul_(torch.where(counted, gradient, 0)[:, None]), None, None, None, None
