@@ -33,6 +33,14 @@ from .progress import SetupProgress
 
 ZIP = ".zip"
 SUFFIXES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tbz2", ".tar.xz", ".txz", ZIP)
+# Archives in other formats. A single compressed file, such as data.csv.gz, is data.
+OTHERS = (".7z", ".rar", ".tar.zst", ".tzst", ".tar.lz4", ".tar.lz", ".tar.lzma", ".tar.z")
+# How the content of a file begins, and what it is then.
+BEGINNINGS = {
+    b"PK\x03\x04": "zip", b"\x1f\x8b": "gzip", b"BZh": "bzip2", b"\xfd7zXZ": "xz", b"\x28\xb5\x2f\xfd": "zstd", b"7z\xbc\xaf": "7z",
+    b"Rar!": "rar", b"<": "HTML or XML",
+}  # fmt: skip
+USTAR_AT = 257  # the byte from which on a tar file says what it is
 DONE = ".algorun-extracted"  # the list of unpacked archives, in the channel's folder
 LARGEST_LIST = 256 * 1024 * 1024  # bytes of that file: a million archives
 MOST_MEMBERS = 10_000_000  # the names of as many members take about 1 GiB
@@ -47,7 +55,10 @@ def extract(channel: Channel, say: Callable[[str], None]) -> None:
         raise UserError(f"channel {channel.name!r}", f"{root} is not a folder", fix="check the channel's data source")
     with alone(root):
         done = Extracted.read(root)
-        archives = [path for path in _archives(root) if not done.has(path)]
+        found, others = _archives(root)
+        archives = [path for path in found if not done.has(path)]
+        if others and not found:
+            raise _unknown(channel, root, others)
         if not archives:
             what = "is unpacked already" if done.files else "has no archive to unpack"
             say(f"channel {channel.name} {what}: {root}")
@@ -63,22 +74,37 @@ def extract(channel: Channel, say: Callable[[str], None]) -> None:
                     say(f"channel {channel.name}, archive {path.relative_to(root)!s}: {notice}")
                 progress.ends(sizes[path])
         took = f"{time.monotonic() - started:.1f} s"
-        say(f"unpacked {progress.files} files ({size_text(progress.written)}) of channel {channel.name} in {took}")
+        packed = (
+            f"; {len(others)} in other formats stay packed, such as {others[0].relative_to(root)}" if others else ""
+        )
+        say(
+            f"unpacked {progress.files} files ({size_text(progress.written)}) of channel {channel.name} in {took}{packed}"
+        )
 
 
 def _is_archive(name: str) -> bool:
     return name.lower().endswith(SUFFIXES)
 
 
-def _archives(root: Path) -> list[Path]:
-    """The archives below the folder, in the order of their paths. Links to folders are not followed."""
-    found = []
+def _unknown(channel: Channel, root: Path, others: list[Path]) -> UserError:
+    """The error for a channel of which nothing can be unpacked: the program would find no data."""
+    first, more = str(others[0].relative_to(root)), f" and {len(others) - 1} more" if len(others) > 1 else ""
+    return UserError(
+        f"channel {channel.name!r}", f"{first!r}{more}: archives of this format are not unpacked", allowed=", ".join(SUFFIXES),
+        fix="pack the data in one of these formats, or do not have this channel unpacked",
+    )  # fmt: skip
+
+
+def _archives(root: Path) -> tuple[list[Path], list[Path]]:
+    """The archives below the folder, and those in other formats, in the order of their paths. Links to folders are not followed."""
+    found, others = [], []
     for parent, folders, files in os.walk(root):
         folders[:] = [name for name in folders if not name.startswith(STAGE)]
         found += [
             Path(parent, name) for name in files if _is_archive(name) and os.path.isfile(os.path.join(parent, name))
         ]
-    return sorted(found)
+        others += [Path(parent, name) for name in files if name.lower().endswith(OTHERS)]
+    return sorted(found), sorted(others)
 
 
 @dataclass(slots=True)
@@ -156,14 +182,53 @@ def _unpack(archive: Path, channel: str, root: Path, done: Extracted, progress: 
         done.add(archive)
         return notice
     except DAMAGE as error:
-        raise UserError(where, damaged(error, kind), fix="upload it once more") from None
+        raise _unusable(error, where, archive, kind) from None
     except OSError as error:
-        raise _explained(error, where, folder, kind) from None
+        raise _explained(error, where, archive, kind) from None
 
 
-def _explained(error: OSError, where: str, folder: Path, kind: str) -> UserError:
-    if error.errno is None:  # gzip and bzip2 on damaged data
-        return UserError(where, damaged(error, kind), fix="upload it once more")
+def _unusable(error: Exception, where: str, archive: Path, kind: str) -> UserError:
+    """What is wrong with an archive, and what helps: a new upload mends only a damaged one."""
+    what = damaged(error, kind)
+    if isinstance(error, zip_file.MemberRefusedError):
+        return UserError(where, what, fix=error.fix)
+    if kind == "zip" and os.path.isfile(archive.with_suffix(".z01")):
+        return UserError(where, what, fix=f"its parts are to be joined first: zip -s 0 {archive.name} --out whole.zip")
+    if (content := _content(archive)) not in ("", kind) and not (
+        kind == "tar" and content == COMPRESSED.get(archive.suffix.lower())
+    ):
+        return UserError(
+            where, f"{what}; its content is {content}", fix="give it the suffix of its content, or pack it anew"
+        )
+    return UserError(where, what, fix="upload it once more")
+
+
+COMPRESSED = {".gz": "gzip", ".tgz": "gzip", ".bz2": "bzip2", ".tbz2": "bzip2", ".xz": "xz", ".txz": "xz"}
+
+
+def _content(archive: Path) -> str:
+    """What the first bytes of a file say that it is; "" if they say nothing."""
+    try:
+        with open(archive, "rb") as file:
+            head = file.read(USTAR_AT + 5)
+    except OSError:
+        return ""
+    if head[USTAR_AT:] == b"ustar":
+        return "tar"
+    return next((name for begin, name in BEGINNINGS.items() if head.startswith(begin)), "")
+
+
+def _explained(error: OSError, where: str, archive: Path, kind: str) -> UserError:
+    folder, name = archive.parent, os.path.basename(os.fsdecode(error.filename or ""))
+    if error.errno is None or (error.errno == errno.EINVAL and not name):  # gzip, bzip2 and zip on damaged data
+        return _unusable(error, where, archive, kind)
+    if error.errno in (errno.EEXIST, errno.ENOTDIR, errno.EISDIR):
+        return UserError(where, f"{name!r} is a file and a folder in the archive", fix="give one of them another name")
+    if error.errno == errno.ENAMETOOLONG:
+        what = f"a name is too long: {name[:60]!r}.., {len(os.fsencode(name))} bytes"
+        return UserError(
+            where, what, allowed="names that this disk can hold, mostly 255 bytes", fix="give it a shorter name"
+        )
     if error.errno in FULL:
         free = shutil.disk_usage(folder).free
         return UserError(where, f"{error.strerror}: {folder} has {free} bytes free", fix=LARGER_VOLUME)

@@ -28,16 +28,25 @@ OTHER_CODE = "cp437"  # zip's own code page, for names that are not marked as UT
 KINDS = {0: tarfile.REGTYPE, stat.S_IFREG: tarfile.REGTYPE, stat.S_IFDIR: tarfile.DIRTYPE}
 
 
+class MemberRefusedError(zipfile.BadZipFile):
+    """A member that is not unpacked, with what helps."""
+
+    def __init__(self, what: str, fix: str) -> None:
+        super().__init__(what)
+        self.fix = fix
+
+
 def unpack(raw: Raw, stage: Path, checker: Checker, fits: Callable[[tarfile.TarInfo], None]) -> str:
     """Unpacks all members into the folder `stage`. Returns a notice for the user, "" without one. Raises UserError on a
     forbidden member, an exception of DAMAGE on a damaged file, OSError."""
     with zipfile.ZipFile(raw) as packed:
         for info in packed.infolist():
             if info.flag_bits & ENCRYPTED:
-                raise zipfile.BadZipFile(f"member {info.filename!r} is encrypted")
+                raise MemberRefusedError(f"member {info.filename!r} is encrypted", "pack it without a password")
             member = _member(info)
             if member.ischr():
-                raise zipfile.BadZipFile(f"member {info.filename!r} is no file and no folder, but a link or the like")
+                what = f"member {info.filename!r} is no file and no folder, but a link or the like"
+                raise MemberRefusedError(what, "pack the files themselves (zip without -y), or a tar file")
             if not checker.admits(member):
                 continue
             fits(member)

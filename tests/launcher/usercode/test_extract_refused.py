@@ -89,7 +89,64 @@ def test_an_encrypted_zip_is_refused_by_name(train):
     for signature, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
         data[data.index(signature) + offset] |= 1
     (train / "a.zip").write_bytes(data)
-    with pytest.raises(UserError, match="member 'x.txt' is encrypted"):
+    with pytest.raises(UserError, match="member 'x.txt' is encrypted; fix: pack it without a password"):
+        run(train)
+
+
+@pytest.mark.parametrize("name", ["a.7z", "sub/a.rar", "a.tar.zst", "A.TAR.LZ4"])
+def test_archives_that_stay_packed_are_refused_where_there_is_nothing_else(name, train):
+    (train / name).parent.mkdir(exist_ok=True)
+    (train / name).write_bytes(b"x")
+    with pytest.raises(
+        UserError, match=f"channel 'train': '{name}': archives of this format are not unpacked; allowed: .tar, "
+    ):
+        run(train)
+    zipped(train / "b.zip", "x.txt")
+    assert run(train)[-1].endswith(f"; 1 in other formats stay packed, such as {name}")
+    assert (train / "x.txt").exists()
+
+
+def _written(name, content):
+    def write(folder):
+        (folder / name).write_bytes(content(folder))
+
+    return write
+
+
+def _zip_bytes(folder):
+    return zipped(folder.parent / "other.zip", "x.txt").read_bytes()
+
+
+def _split(folder):
+    (folder / "a.z01").write_bytes(b"x")
+    (folder / "a.zip").write_bytes(_zip_bytes(folder)[9:])
+
+
+def _file_and_folder(folder):
+    zipped(folder / "a.zip", "a", "a/b")
+
+
+UNUSABLE = {
+    "a zip file named as a tar file": (_written("a.tar.gz", _zip_bytes), "its content is zip; fix: give it the suffix of its content"),
+    "a page of a web server": (_written("a.zip", lambda _: b"<html>"), "its content is HTML or XML; fix: give it"),
+    "7z named as zip": (_written("a.zip", lambda _: b"7z\xbc\xaf\x27\x1c"), "its content is 7z; fix: give it"),
+    "a part of a zip file": (_split, "fix: its parts are to be joined first: zip -s 0 a.zip --out whole.zip"),
+    "a name that is too long": (lambda folder: zipped(folder / "a.zip", "n" * 300), "a name is too long: 'nnnn.*'.., 300 bytes; allowed"),
+    "a file that is a folder too": (_file_and_folder, "'a' is a file and a folder in the archive; fix: give one of them another name"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("case", UNUSABLE)
+def test_what_a_new_upload_does_not_mend_says_what_does(case, train):
+    make, says = UNUSABLE[case]
+    make(train)
+    with pytest.raises(UserError, match=says):
+        run(train)
+
+
+def test_a_tar_file_that_holds_a_file_as_a_folder_too(train):
+    archive(train / "a.tar", member("a", "x"), member("a/b", "x"))
+    with pytest.raises(UserError, match="is a file and a folder in the archive"):
         run(train)
 
 

@@ -130,7 +130,53 @@ def test_compressed_lines_are_read_and_damage_leaves_the_file_out(tmp_path, suff
     assert last.documents == max(len(before), 1)
     assert f"{path} is damaged behind line {len(before)}: " in last.error
     path.write_bytes(FOX)
+    check(
+        path,
+        [
+            Bad(
+                "is no .* file: its content is JSON, which is not compressed; allowed: a whole .* file; fix: give it the"
+            )
+        ],
+    )
+    path.write_bytes(b"\x00" + FOX)
     check(path, [Bad("is damaged behind line 0: .*; allowed: a whole .* file; fix: copy it again")])
+
+
+GZIP = gzip.compress(FOX)
+OTHER_CONTENT = {
+    "gzip under .jsonl": (
+        "a.jsonl",
+        GZIP,
+        r"is no text: its content is gzip; .*; fix: give it that suffix, such as .jsonl.gz",
+    ),
+    "gzip under .txt": ("a.txt", GZIP, "is no text: its content is gzip"),
+    "compressed twice": ("a.jsonl.gz", gzip.compress(GZIP), "is no text: its content is gzip"),
+    "not compressed": (
+        "a.jsonl.gz",
+        FOX,
+        "is no .gz file: its content is JSON, which is not compressed; .*; fix: give it the suffix",
+    ),
+    "xz under .bz2": ("a.jsonl.bz2", lzma.compress(FOX), "is no .bz2 file: its content is xz"),
+    "parquet under .jsonl": (
+        "a.jsonl",
+        b"PAR1\x15\x04\x15\xff",
+        "is no text: its content is parquet; .*; fix: give it the suffix .parquet",
+    ),
+    "zip under .txt": ("a.txt", b"PK\x03\x04\x14\x01", "is no text: its content is zip; .*; fix: unpack it"),
+}
+
+
+@pytest.mark.parametrize("case", OTHER_CONTENT)
+def test_a_suffix_that_is_not_that_of_the_content_is_named(tmp_path, case):
+    name, content, says = OTHER_CONTENT[case]
+    (tmp_path / name).write_bytes(content)
+    check(tmp_path / name, [Bad(says)])
+
+
+@pytest.mark.parametrize("word", [b"BZhou sings", b"PAR1 is a band"])
+def test_words_that_begin_as_other_files_do_are_text(tmp_path, word):
+    (tmp_path / "a.txt").write_bytes(word)
+    check(tmp_path / "a.txt", [word.decode()])
 
 
 def test_of_a_compressed_file_that_is_damaged_nothing_is_left(tmp_path, trained, capsys):  # noqa: F811

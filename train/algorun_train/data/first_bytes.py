@@ -3,6 +3,16 @@
 import json
 
 LFS = b"version https://git-lfs.github.com/spec/"  # how every pointer of Git LFS begins
+# How files begin that are no text, what they are, and what helps.
+OTHERS = (
+    (b"\x1f\x8b", "gzip", "give it that suffix, such as .jsonl.gz"),
+    (b"BZh91AY&SY", "bzip2", "give it that suffix, such as .jsonl.bz2"),
+    (b"\xfd7zXZ\x00", "xz", "give it that suffix, such as .jsonl.xz"),
+    (b"\x28\xb5\x2f\xfd", "zstd", "give it that suffix, such as .jsonl.zst"),
+    (b"PAR1", "parquet", "give it the suffix .parquet"),
+    (b"PK\x03\x04", "zip", "unpack it"),
+    (b"%PDF-", "PDF", "take the text out of it"),
+)
 CHECKED = 8192  # bytes: a zero among the first ones means that a file is no text, as for grep and git
 
 
@@ -16,9 +26,14 @@ def not_text(head: bytes) -> str | None:
 
 
 def not_utf8(head: bytes) -> str | None:
-    """As `not_text`, by a byte order mark or the zeros among the first four bytes alone: a pointer, UTF-16 or UTF-32."""
+    """As `not_text`, by the first bytes alone: a pointer, another kind of file, or by its mark or zeros UTF-16 or UTF-32."""
     if fault := pointer(head):
         return fault
+    for begin, kind, fix in OTHERS:
+        if head.startswith(begin) and not (
+            kind in ("bzip2", "parquet") and head[:CHECKED].isascii()
+        ):  # words of a text
+            return f"is no text: its content is {kind}; allowed: text in UTF-8; fix: {fix}, or remove the file"
     encoding = json.detect_encoding(head[:4])
     if encoding.startswith("utf-8"):
         return None

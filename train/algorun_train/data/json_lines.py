@@ -14,10 +14,11 @@ from algorun_train.common.errors import UserError
 
 from .document import BadDocument, Document
 from .document_rows import document, load_json
-from .first_bytes import CHECKED, not_utf8
+from .first_bytes import CHECKED, OTHERS, not_utf8
 from .left_out import printable
 
 SUFFIXES = (".jsonl", ".jsonl.gz", ".jsonl.bz2", ".jsonl.xz", ".jsonl.zst")
+COMPRESSED = {".gz": "gzip", ".bz2": "bzip2", ".xz": "xz", ".zst": "zstd"}
 BOM = "\ufeff"
 
 
@@ -27,7 +28,7 @@ def read_json_lines(path: Path) -> Iterator[Document | BadDocument]:
     name, number, begun = printable(str(path)), 0, False
     try:
         with _opened(path) as file:
-            if fault := not_utf8(file.peek(CHECKED)):
+            if fault := _other_content(path) or not_utf8(file.peek(CHECKED)):
                 yield BadDocument(f"{name} {fault}")
                 return
             for number, line in enumerate(file, start=1):
@@ -49,6 +50,21 @@ def read_json_lines(path: Path) -> Iterator[Document | BadDocument]:
             retracts=True,
             documents=max(number, 1),
         )
+
+
+def _other_content(path: Path) -> str | None:
+    """What is wrong with a file whose suffix names another compression than its first bytes; None if nothing is."""
+    suffix = path.suffix.lower()
+    if suffix not in COMPRESSED:
+        return None
+    with path.open("rb") as file:
+        head = file.read(CHECKED)
+    content = next((kind for begin, kind, _ in OTHERS if head.startswith(begin)), "")
+    if not content and head.lstrip()[:1] == b"{":
+        content = "JSON, which is not compressed"
+    if content in ("", COMPRESSED[suffix]):
+        return None
+    return f"is no {suffix} file: its content is {content}; allowed: a whole {suffix} file; fix: give it the suffix of its content"
 
 
 def _opened(path: Path) -> io.BufferedReader:
