@@ -52,7 +52,7 @@ def test_values_of_all_ranks_come_together(library, run):
         "mean": [1, 2], "least": [1, 2], "whole": [0, 7], "narrow": [1, 2], "gradient": [2, 4], "last": [1, 2],
         "slices": [[1, 1], [0, 0], [0, 0], [0, 0]],
     }  # fmt: skip
-    two = rows(run("mpirun", "1x2", PROGRAM, library, "values", **QUIET))
+    two = rows(run("mpirun", "2x1" if library == "hvd" else "1x2", PROGRAM, library, "values", **QUIET))
     first, second = sorted((row["eager"] for row in two), key=lambda row: row["gradient"])
     assert sorted((row["graph"] for row in two), key=lambda row: row["gradient"]) == [first, second]
     assert (first.pop("gradient"), second.pop("gradient")) == ([4, 8], [8, 16])  # of the sum on both ranks

@@ -22,29 +22,32 @@ STEPS = 50
 LEGACY = {"TF_USE_LEGACY_KERAS": "1", "TF_CPP_MIN_LOG_LEVEL": "2"}
 
 
-def announced(partitions: int) -> dict[str, str]:
+def announced(partitions: int, pipeline: str = "interleaved") -> dict[str, str]:
     """The announcement's parameters, as its estimator passes them on."""
     parameters = {
-        "microbatches": 2, "partitions": partitions, "pipeline": "interleaved", "optimize": "memory", "horovod": True,
+        "microbatches": 2, "partitions": partitions, "pipeline": pipeline, "optimize": "memory", "horovod": True,
     }  # fmt: skip
     return {"SM_HP_MP_PARAMETERS": json.dumps(parameters), **LEGACY}
 
 
 def test_the_announced_script_trains_on_two_partitions_as_on_one(run):
-    losses, evaluated = {}, {}
-    for partitions in (1, 2):
-        done = run("mpirun", f"1x{partitions}", PROGRAMS / "announced_smp.py", STEPS, **announced(partitions))
+    losses, evaluated, has = {}, {}, {}
+    for layout, pipeline in (("1x1", "interleaved"), ("1x2", "interleaved"), ("2x1", "simple")):
+        parameters = announced(1 if layout == "1x1" else 2, pipeline)
+        done = run("mpirun", layout, PROGRAMS / "announced_smp.py", STEPS, **parameters)
         assert done.code == 0, done.text
-        losses[partitions] = [float(each) for each in re.findall(r"loss (\S+)$", done.out, re.M)]
-        evaluated[partitions] = set(re.findall(r"evaluated (.*)$", done.out, re.M))
-        has = dict(re.findall(r"rank (\d) of \d has (.*)$", done.out, re.M))
-    assert len(losses[1]) == STEPS
-    assert losses[2] == pytest.approx(losses[1], abs=1e-5)
-    assert losses[1][-1] < losses[1][0] / 3
-    assert evaluated[1] == evaluated[2]
-    assert len(evaluated[1]) == 1  # the metrics, which the step updates, are the same on both ranks
-    names = [name for rank in "01" for name in has[rank].split(", ")]
-    assert len(names) == len(set(names)) == 6  # each rank has its own variables only
+        losses[layout] = [float(each) for each in re.findall(r"loss (\S+)$", done.out, re.M)]
+        evaluated[layout] = set(re.findall(r"evaluated (.*)$", done.out, re.M))
+        has[layout] = dict(re.findall(r"rank (\d) of \d has (.*)$", done.out, re.M))
+    one = losses.pop("1x1")
+    assert len(one) == STEPS
+    assert one[-1] < one[0] / 3
+    for layout, found in losses.items():
+        assert found == pytest.approx(one, abs=1e-5), layout
+        assert evaluated[layout] == evaluated["1x1"]
+        assert len(evaluated[layout]) == 1  # the metrics, which the step updates, are the same on both ranks
+        names = [name for rank in "01" for name in has[layout][rank].split(", ")]
+        assert len(names) == len(set(names)) == 6  # each rank has its own variables only
 
 
 EPOCH = re.compile(
