@@ -15,7 +15,20 @@ from .conftest import PROGRAMS
 
 pytestmark = [pytest.mark.slow, needs_mpi]
 FRAMEWORK = "tensorflow"
-KINDS = ["dense", "convolutions", "skip", "twice", "nested", "embedding", "attention", "recurrent", "several", "own"]
+KINDS = [
+    "dense",
+    "convolutions",
+    "skip",
+    "twice",
+    "nested",
+    "embedding",
+    "attention",
+    "recurrent",
+    "several",
+    "own",
+    "functional",
+    "depthwise",
+]
 DEEP = ["convolutions", "skip", "own"]
 """on three partitions too"""
 STEPS = 50

@@ -273,6 +273,18 @@ RULES = (
         pattern=r"ModuleNotFoundError: No module named 'torch\.sagemaker'",
     ),
     HintRule(
+        "no Horovod",
+        "Horovod does not build with today's frameworks: for TensorFlow add tensorflow==2.21.0 to requirements.txt, and the image "
+        "offers horovod.tensorflow (docs/compat.md); with torch use torch.distributed",
+        pattern=r"ModuleNotFoundError: No module named 'horovod",
+    ),
+    HintRule(
+        "messages under XLA",
+        "XLA cannot compile messages between ranks: leave jit_compile out of the tf.function around them, and give "
+        "model.compile(.., jit_compile=False)",
+        pattern=r"No registered '(Eager)?PyFunc' OpKernel for XLA",
+    ),
+    HintRule(
         "missing module",
         "name its package in requirements.txt beside the script; a module of your own must be in source_dir",
         pattern=r"ModuleNotFoundError: No module named",

@@ -148,9 +148,54 @@ class Own(Dense):
         return self.out(self.blocks[2](self.blocks[1](self.blocks[0](x)) * self.scale))
 
 
+class Functional(Dense):
+    """A Sequential model and one of the functional form, each as a layer."""
+
+    def __init__(self):
+        super().__init__()
+        self.front = tf.keras.Sequential([layers.Dense(12, activation="relu"), layers.LayerNormalization()])
+        start = tf.keras.Input(shape=(12,))
+        wide = layers.Dense(24, activation="tanh")(start)
+        self.body = tf.keras.Model(start, layers.add([layers.Dense(12)(wide), start]))
+
+    def call(self, x, training=None):
+        return super().call(self.body(self.front(x, training=training), training=training))
+
+    batch = draw.rand(8, 6)
+
+
+class Depthwise(Dense):
+    """Separable convolutions, pooling, and a gate between two branches."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv, self.pool = layers.SeparableConv2D(6, 3, padding="same"), layers.MaxPooling2D()
+        self.left, self.right = layers.DepthwiseConv2D(3, padding="same"), layers.Conv2D(6, 1, activation="sigmoid")
+        self.mean = layers.GlobalAveragePooling2D()
+
+    def call(self, x, training=None):
+        x = self.pool(self.conv(x))
+        return super().call(self.mean(self.left(x) * self.right(x)))
+
+    batch = draw.rand(8, 8, 8, 2)
+
+
 KINDS = {
     each.__name__.lower(): each
-    for each in (Dense, Convolutions, Skip, Twice, Nested, Embedding, Attention, Recurrent, Several, Own)
+    for each in (
+        Dense,
+        Convolutions,
+        Skip,
+        Twice,
+        Nested,
+        Embedding,
+        Attention,
+        Recurrent,
+        Several,
+        Own,
+        Functional,
+        Depthwise,
+    )
 }
 body = KINDS[KIND]
 
