@@ -8,6 +8,7 @@ import re
 
 import pytest
 
+from algorun_train.parallel.partition.partition_file import read_partition
 from tests.conftest import needs_mpi
 
 from . import published
@@ -61,6 +62,12 @@ def test_the_announced_script_trains_on_two_partitions_as_on_one(run):
         assert len(evaluated[layout]) == 1  # the metrics, which the step updates, are the same on both ranks
         names = [name for rank in "01" for name in has[layout][rank].split(", ")]
         assert len(names) == len(set(names)) == 6  # each rank has its own variables only
+    # What was decided, for people to read; the library that the pipeline entrypoint reads such files with takes it.
+    file = read_partition(done.folder / "algo-1" / "output" / "data" / "partition.json")
+    assert len(file.stages) == 2
+    assert [unit for stage in file.stages for unit in stage] == ["conv2d", "flatten", "dense", "dense_1"]
+    assert file.job.microbatch_shapes == ((16, 12, 12, 1), (16,))
+    assert all(segment.forward_s > 0 and segment.backward_s > 0 for segment in file.segments)
 
 
 EPOCH = re.compile(

@@ -25,7 +25,8 @@ from algorun_train.options.mp_parameters import MpParameters
 from algorun_train.options.pipeline_layout import lay_out
 from algorun_train.parallel.layout.layout import Layout
 from algorun_train.parallel.partition.costs import Partition
-from algorun_train.parallel.planning.model_partitioner import PARTITION, ModelPartitioner
+from algorun_train.parallel.partition.partition_file import PARTITION
+from algorun_train.parallel.planning.model_partitioner import ModelPartitioner
 from algorun_train.parallel.run import process_groups
 from algorun_train.parallel.run.pipeline import Pipeline
 from algorun_train.parallel.schedules import find

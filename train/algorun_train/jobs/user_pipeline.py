@@ -19,7 +19,8 @@ from algorun_train.options.mp_parameters import MpParameters
 from algorun_train.options.option_parser import from_values
 from algorun_train.options.pipeline_layout import lay_out
 from algorun_train.parallel.model.trees import arguments, in_order, leaves
-from algorun_train.parallel.planning.model_partitioner import PARTITION, ModelPartitioner
+from algorun_train.parallel.partition.partition_file import PARTITION
+from algorun_train.parallel.planning.model_partitioner import ModelPartitioner
 from algorun_train.parallel.run.pipeline import Pipeline
 from algorun_train.parallel.run.process_groups import join
 from algorun_train.parallel.run.torch_schedules import Loss

@@ -15,8 +15,9 @@ from algorun_train.options import folders, for_parallel
 from algorun_train.parallel.cut import any_module
 from algorun_train.parallel.model.model_stages import ModelStages
 from algorun_train.parallel.partition import profiling
+from algorun_train.parallel.partition.partition_file import PARTITION
 from algorun_train.parallel.planning import on_one_rank
-from algorun_train.parallel.planning.model_partitioner import PARTITION, ModelPartitioner
+from algorun_train.parallel.planning.model_partitioner import ModelPartitioner
 from algorun_train.parallel.run.options import RunOptions
 from algorun_train.ranks import generators
 from algorun_train.ranks.communicator import LONG_WORK

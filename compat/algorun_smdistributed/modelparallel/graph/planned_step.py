@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -35,6 +36,8 @@ class KerasJob:
     """the ranks that have the same stage"""
     layout: Layout
     optimize: str
+    partition_file: Path
+    """where rank 0 writes the measured partition"""
     model: Any = None
     """the script's smp.DistributedModel"""
     placement: StagePlacement | None = None
@@ -214,12 +217,13 @@ def _chosen(job: KerasJob, traced: TracedStep, found: partitioning.Segments, cal
     inputs = (
         call.split()[0] if tf.executing_eagerly() and not _symbolic(call) else [_example(spec) for spec in call.specs]
     )
-    begins = partitioning.chosen(
-        found, cut, inputs, [tensor.name for tensor in traced.inputs], job.layout.shape, job.optimize
-    )
+    shape, names = job.layout.shape, [tensor.name for tensor in traced.inputs]
+    partition, profiles = partitioning.chosen(found, cut, inputs, names, shape, job.optimize)
     for variable, value in state:
         variable.assign(value)
-    return begins
+    variables = job.model.all_variables()
+    partitioning.write(job.partition_file, partition, profiles, variables, inputs, shape, job.optimize)
+    return partition.begins
 
 
 def _symbolic(call: StepCall) -> bool:

@@ -6,16 +6,18 @@ import json
 import os
 from collections.abc import Mapping
 from dataclasses import replace
+from pathlib import Path
 
 from algorun_smdistributed.collectives.script_ranks import use_replicas
 from algorun_smdistributed.modelparallel.graph.planned_step import KerasJob
 from algorun_smdistributed.ranks import mpi_ranks
 from algorun_smdistributed.script_types import Given
 from algorun_train.common.errors import UserError
-from algorun_train.options import mp_parameters
+from algorun_train.options import folders, mp_parameters
 from algorun_train.options.job_options import PipelineJobOptions
 from algorun_train.options.mp_sharding import NO_SHARDING
 from algorun_train.options.pipeline_layout import lay_out
+from algorun_train.parallel.partition.partition_file import PARTITION
 
 VARIABLE = "SM_HP_MP_PARAMETERS"
 HOROVOD = "horovod"
@@ -67,7 +69,8 @@ def init(config: Mapping[str, Given] | None = None) -> None:
     pipeline = world.part(replica, stage, "one pipeline")
     replicas = world.part(stage, replica, "one partition in all replicas")
     default = None if mp.auto_partition else mp.default_partition or 0
-    _session = here = KerasJob(world, pipeline, replicas, layout, options.optimize, default_partition=default)
+    file = folders.output_folder(os.environ, Path.is_dir) / PARTITION
+    _session = here = KerasJob(world, pipeline, replicas, layout, options.optimize, file, default_partition=default)
     # A script's own messages, by Horovod's names: they must not meet those of steps.
     use_replicas(
         world.part(stage, replica, "one partition in all replicas"),

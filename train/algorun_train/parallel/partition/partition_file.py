@@ -19,6 +19,7 @@ from algorun_train.common.json_text import loads
 from .costs import Partition, SegmentProfile
 from .json_table import JsonTable
 
+PARTITION = "partition.json"  # its name in a job's output folder
 FORMAT = 1
 Shapes = tuple[tuple[int, ...], ...]
 

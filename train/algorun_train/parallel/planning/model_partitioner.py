@@ -28,7 +28,7 @@ from algorun_train.parallel.partition.cost_model import CostModel
 from algorun_train.parallel.partition.costs import Begins, Partition, SegmentProfile
 from algorun_train.parallel.partition.layers_to_stages import choose_stages, does_not_fit
 from algorun_train.parallel.partition.memory import MemoryModel, preallocated
-from algorun_train.parallel.partition.partition_file import Job, PartitionFile
+from algorun_train.parallel.partition.partition_file import PARTITION, Job, PartitionFile
 from algorun_train.parallel.partition.profiling import combined, entries, profile
 from algorun_train.ranks.communicator import LONG_WORK, Communicator
 
@@ -37,7 +37,6 @@ from .on_one_rank import check_same_models, cut_by_leader
 from .options import PartitionOptions
 
 MIB = 2**20
-PARTITION = "partition.json"
 Loss = Callable[[Any], torch.Tensor]  # Any: the model's output, of the user's own type
 
 
