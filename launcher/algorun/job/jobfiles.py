@@ -74,7 +74,7 @@ def read_json(path: Path, where: str, allowed: str) -> object:
     if len(raw) > LARGEST:
         raise UserError(where, "is too large", allowed=f"up to {LARGEST} bytes")
     try:
-        return loads(raw.decode("utf-8"), _no_constant)
+        return loads(raw.decode("utf-8-sig"), _no_constant)  # editors of Windows write a byte order mark
     except UnicodeDecodeError as error:
         raise UserError(where, f"is not UTF-8 (byte {error.start})", fix="save it as UTF-8") from None
     except json.JSONDecodeError as error:

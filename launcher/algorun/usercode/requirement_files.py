@@ -5,6 +5,7 @@ Two jobs whose text and files are the same can share one environment.
 
 from __future__ import annotations
 
+import codecs
 import hashlib
 import os
 import re
@@ -24,6 +25,11 @@ ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar")
 # Builds write these into a project's folder, and `algorun simulate` its hosts: they must not look like changes.
 MADE_BY_TOOLS = frozenset({"__pycache__", ".git", "build", "dist", ".eggs", ".venv", "algorun-simulate", "algorun-run"})
 BUILD_FILES = ("pyproject.toml", "setup.py", "setup.cfg")
+# Of four bytes first: that of UTF-32 in little-endian order begins as that of UTF-16.
+MARKS = (
+    (codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
+)  # fmt: skip
 VCS = re.compile(r"\b(?:git|hg|svn|bzr)\+")
 COMMIT = re.compile(r"@[0-9a-f]{40}(?:[#&\s;]|$)")
 VARIABLE = re.compile(r"\$\{([A-Z0-9_]+)\}")
@@ -62,7 +68,7 @@ class _Reader:
         except OSError:
             return
         _add(self.hash, "file", data)
-        for line in _lines(data.decode("utf-8", "replace")):
+        for line in _lines(_decoded(data)):
             self._line(VARIABLE.sub(lambda found: self._environ.get(found[1], found[0]), line), os.path.dirname(path))
 
     def folder(self, path: str) -> None:
@@ -124,6 +130,12 @@ def contents(requirements: str, code: str, environ: Mapping[str, str], *, packag
     if requirements:
         reader.file(requirements)
     return Contents(reader.hash.hexdigest(), reader.editable, reader.moving)
+
+
+def _decoded(data: bytes) -> str:
+    """The text as pip reads it: by its byte order mark, which `pip freeze > requirements.txt` of PowerShell writes for UTF-16."""
+    name = next((name for mark, name in MARKS if data.startswith(mark)), "utf-8")
+    return data.decode(name, "replace")
 
 
 def _lines(text: str) -> Iterator[str]:

@@ -18,6 +18,11 @@ def written(tmp_path, text):
     return path
 
 
+def test_a_byte_order_mark_is_passed_over(tmp_path):
+    """A file of arguments may come from an editor of Windows."""
+    assert jobfiles.read_object(written(tmp_path, b'\xef\xbb\xbf{"a": 1}')) == {"a": 1}
+
+
 def test_hosts_keep_the_order_of_the_file(tmp_path):
     hosts = ["algo-10", "algo-2", "algo-1"]
     found = jobfiles.read_resources(written(tmp_path, json.dumps({"hosts": hosts, "current_host": "algo-2"})))

@@ -48,6 +48,18 @@ def test_a_change_of_what_the_file_names_is_another_environment(name, code):
     assert read(code) != before
 
 
+@pytest.mark.parametrize("encoding", ["utf-8-sig", "utf-16", "utf-32"])
+def test_a_file_with_a_byte_order_mark_is_read_as_pip_reads_it(encoding, code):
+    """PowerShell's `pip freeze > requirements.txt` writes UTF-16; editors of Windows write a mark before UTF-8."""
+    lines = (code / "requirements.txt").read_text().split("\n", 1)[1]  # begins with -r
+    (code / "requirements.txt").write_bytes(lines.encode(encoding))
+    before = read(code)
+    (code / "more/base.txt").write_text("other\n")
+    assert read(code) != before
+    (code / "requirements.txt").write_bytes("-e ./mine\r\ngit+https://h/x@main\r\n".encode(encoding))
+    assert (read(code).editable, read(code).moving) == (True, True)
+
+
 @pytest.mark.parametrize(
     "name", ["train.py", "mine/build/lib/mine.py", "mine/src/__pycache__/mine.pyc", "mine/mine.egg-info/PKG-INFO"]
 )

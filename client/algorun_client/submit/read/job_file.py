@@ -77,7 +77,7 @@ def read_job_file(named: str, folder: Path) -> JobFile:
 def parse(content: bytes, name: str, folder: str) -> JobFile:
     """Reads a job file. `folder`: absolute; paths in the file count from there. Raises UserError."""
     try:
-        top = tomllib.loads(content.decode("utf-8"))
+        top = tomllib.loads(content.decode("utf-8-sig"))  # editors of Windows write a byte order mark
     except UnicodeDecodeError as error:
         raise UserError(name, f"is not UTF-8 (byte {error.start})", fix="save it as UTF-8") from None
     except tomllib.TOMLDecodeError as error:

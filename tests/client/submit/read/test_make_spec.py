@@ -257,6 +257,15 @@ def test_a_task_that_the_file_lacks():
         spec(toml=CLIENT_MD, task="trian")
 
 
+def test_a_byte_order_mark_is_passed_over():
+    """Editors of Windows write it."""
+    from algorun_client.submit.read import job_file
+
+    assert (
+        job_file.parse(b'\xef\xbb\xbfproject = "p"\r\n', "algorun.toml", FOLDER).defaults.single["project"].raw == "p"
+    )
+
+
 def test_a_file_that_is_not_utf8():
     from algorun_client.submit.read import job_file
 
