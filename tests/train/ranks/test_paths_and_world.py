@@ -34,6 +34,31 @@ def test_validation_wins_over_val_and_flags_over_both():
     assert find_folders(DdpJobOptions(validation=Path("/flag")), environ, lambda _: False).validation == Path("/flag")
 
 
+def test_the_one_channel_of_the_sdk_is_called_training():
+    environ = {"SM_CHANNEL_TRAINING": "/c/training", "SM_CHANNEL_MODEL": "/c/model"}
+    paths = find_folders(DdpJobOptions(), environ, lambda _: False)
+    assert (paths.train, paths.unread) == (Path("/c/training"), ())
+    paths = find_folders(DdpJobOptions(), {**environ, "SM_CHANNEL_TRAIN": "/c/train"}, lambda _: False)
+    assert (paths.train, paths.unread) == (Path("/c/train"), ("training",))
+
+
+@pytest.mark.parametrize("names", [("IMAGES",), ("DATA", "EVAL"), ("VALIDATION", "TEST")])
+def test_data_in_channels_of_other_names_is_not_replaced_by_the_embedded_data(names):
+    environ = {f"SM_CHANNEL_{name}": f"/c/{name}" for name in names}
+    with pytest.raises(
+        UserError, match="is given, and no channel 'train': .* embedded data; .*; fix: name the channel train"
+    ):
+        find_folders(DdpJobOptions(), environ, lambda _: False)
+    named = find_folders(DdpJobOptions(train=Path(f"/c/{names[0]}")), environ, lambda _: False)
+    assert named.unread == tuple(sorted(name.lower() for name in names[1:] if name != "VALIDATION"))
+
+
+@pytest.mark.parametrize("name", ["CODE", "SM_DRIVERS", "MODEL", "SAGEMAKER_REMOTE_FUNCTION_BOOTSTRAP"])
+def test_channels_without_data_leave_the_embedded_data(name):
+    paths = find_folders(DdpJobOptions(), {f"SM_CHANNEL_{name}": "/c", "SM_CHANNELS": "[]"}, lambda _: False)
+    assert (paths.train, paths.unread) == (None, ())
+
+
 def test_without_sagemaker_everything_goes_below_output():
     paths = find_folders(DdpJobOptions(), {}, lambda _: False)
     assert paths.train is None

@@ -28,7 +28,7 @@ from algorun_train.loop.sinks import Sinks
 from algorun_train.loop.stepper import Stepper
 from algorun_train.loop.summary import clear_summary, write_summary
 from algorun_train.loop.training_loop import LoopSetup, TrainingLoop, TrainingOutcome
-from algorun_train.options.folders import Folders, find_folders
+from algorun_train.options.folders import READ, Folders, find_folders
 from algorun_train.options.job_options import TrainOptions
 from algorun_train.options.option_rules import OnResume, values_of
 from algorun_train.ranks.communicator import LONG_WORK, Communicator
@@ -114,6 +114,8 @@ def joined_job(options: TrainOptions, world: World, stop: StopFlag) -> Iterator[
     with joined(world) as comm:
         comm.from_leader(lambda: _make_folders(folders))
         comm.on_all(lambda: check_checkpoints(folders.checkpoints))
+        if folders.unread:
+            comm.say(f"channels that are not read: {', '.join(folders.unread)}; read are {READ}")
         set_numerics(options)
         yield JobContext(comm, folders, stop)
 

@@ -61,7 +61,9 @@ class TrainOptions:
     checkpoint_dir: Path | None = option(None, "folder of checkpoints; else $SAGEMAKER_BASE_DIR/checkpoints", FREE)
     model_dir: Path | None = option(None, "folder of the model artifact; else SM_MODEL_DIR", FREE)
     output_dir: Path | None = option(None, "folder of metrics and summary; else SM_OUTPUT_DATA_DIR", FREE)
-    train: Path | None = option(None, "training data; else SM_CHANNEL_TRAIN, else the embedded data", IDENTITY)
+    train: Path | None = option(
+        None, "training data; else SM_CHANNEL_TRAIN or SM_CHANNEL_TRAINING, else the embedded data", IDENTITY
+    )
     validation: Path | None = option(
         None, "validation data; else SM_CHANNEL_VALIDATION or SM_CHANNEL_VAL", IDENTITY, aliases=("val",)
     )
