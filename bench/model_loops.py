@@ -2,21 +2,25 @@
 
 `ours` is the entrypoint as it is. `trainer` is transformers.Trainer, with accelerate's DDP or FSDP2. `bare` is the loop of
 torch's tutorials with DDP or `fully_shard`, each layer a unit, which gets ready batches; in a tensor group it is the loop of
-transformers' documentation, with the model as `from_pretrained` splits it. All have the same weights, samples,
-order, optimizer and rate; each reports the loss of a step as the mean over all tokens of all ranks.
+transformers' documentation, with the model as `from_pretrained` splits it. `parallelized` splits it by torch's `parallelize_module`
+and computes the loss on split logits, as torch's tutorial of tensor parallelism and torchtitan do. All have the same weights,
+samples, order, optimizer and rate; each reports the loss of a step as the mean over all tokens of all ranks.
 """
 
+import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, Replicate, Shard
 from torch.nn import functional
 from torch.nn.parallel import DistributedDataParallel
 
@@ -124,6 +128,36 @@ def _bare_tensor(turn: Turn, notes: Notes, comm: Communicator) -> None:
     model = AutoModelForCausalLM.from_pretrained(
         turn.options.model, dtype=torch.float32, distributed_config=layout
     ).train()
+    _train_split(turn, notes, comm, model, contextlib.nullcontext)
+
+
+def parallelized(turn: Turn, notes: Notes) -> None:
+    from torch.distributed.tensor.parallel import (
+        ColwiseParallel,
+        RowwiseParallel,
+        loss_parallel,
+        parallelize_module,
+    )
+
+    layer = {f"self_attn.{name}": ColwiseParallel() for name in ("q_proj", "k_proj", "v_proj")}
+    layer |= {"self_attn.o_proj": RowwiseParallel(), "mlp.down_proj": RowwiseParallel()}
+    layer |= {"mlp.gate_proj": ColwiseParallel(), "mlp.up_proj": ColwiseParallel()}
+    ends = {
+        "model.embed_tokens": RowwiseParallel(input_layouts=Replicate()),
+        "lm_head": ColwiseParallel(output_layouts=Shard(-1), use_local_output=False),
+    }
+    with joined(read_world(os.environ)) as comm:
+        model, mesh = folder_weights(turn), init_device_mesh("cpu", (comm.size,))
+        parallelize_module(model, mesh, ends)
+        for each in model.model.layers:
+            parallelize_module(each, mesh, layer)
+        _train_split(turn, notes, comm, model, loss_parallel)
+
+
+def _train_split(
+    turn: Turn, notes: Notes, comm: Communicator, model: nn.Module, around: Callable[[], AbstractContextManager]
+) -> None:
+    """Steps of a model of which each rank has a part. `around`: the loss and the backward pass."""
     # torch has no optimizer step for DTensors and plain tensors at once.
     kinds = [[p for p in model.parameters() if isinstance(p, DTensor) == split] for split in (True, False)]
     optimizers = [build_optimizer(turn.options, kind) for kind in kinds]
@@ -132,13 +166,16 @@ def _bare_tensor(turn: Turn, notes: Notes, comm: Communicator) -> None:
     for inputs, labels, total in list(turn.batches(comm)):
         notes.stamp()
         logits = model(input_ids=inputs, use_cache=False).logits
-        loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum") / total
-        for optimizer in optimizers:
-            optimizer.zero_grad()
-        loss.backward()
+        with around():
+            loss = functional.cross_entropy(logits.flatten(0, 1), labels.flatten(), reduction="sum") / total
+            for optimizer in optimizers:
+                optimizer.zero_grad()
+            loss.backward()
+        loss = loss.detach()
+        loss = loss.full_tensor() if isinstance(loss, DTensor) else loss
         for optimizer in optimizers:
             optimizer.step()
-        notes.losses.append(loss.detach() / comm.size)  # all ranks have the same
+        notes.losses.append(loss / comm.size)  # all ranks have the same
 
 
 def trainer(turn: Turn, notes: Notes) -> None:
@@ -231,4 +268,5 @@ LOOPS: dict[str, Callable[[Turn, Notes], None]] = {
     "algorun ddp": ours,
     "transformers.Trainer": trainer,
     "bare loop": bare,
+    "parallelize_module": parallelized,
 }

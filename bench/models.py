@@ -1,4 +1,4 @@
-"""`ddp --model FOLDER` beside transformers.Trainer and a bare loop, whole on each rank, sharded, and in a tensor group: losses and
+"""`ddp --model FOLDER` beside transformers.Trainer and bare loops, whole on each rank, sharded, and in a tensor group: losses and
 steps per second.
 
     python bench/models.py [--rounds 7] [--steps 50] [--ranks 2] [--width 128] [--layers 4] [--context 128] [--batch-size 4]
@@ -26,9 +26,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from bench.processes import start
 from bench.quiet import paired_ratio
 
-NAMES = ("algorun ddp", "transformers.Trainer", "bare loop")
+NAMES = ("algorun ddp", "transformers.Trainer", "bare loop", "parallelize_module")
 FORMS = ("whole", "sharded", "tensor")
-LACKS = {("transformers.Trainer", "tensor")}  # with tensor parallelism it runs on GPUs only
+LACKS = {
+    ("transformers.Trainer", "tensor"),  # with tensor parallelism it runs on GPUs only
+    ("parallelize_module", "whole"),  # the rest is `bare loop`
+    ("parallelize_module", "sharded"),
+}
 
 
 def make_folder(folder: Path, args: argparse.Namespace) -> None:

@@ -184,6 +184,8 @@ def test_an_argument_of_3000_characters_arrives_whole(laptop):
 
 
 def test_a_job_of_another_region_is_looked_for_in_the_one_that_is_named(laptop):
-    command = laptop.start("status", "nobody/nothing", "--region", "eu-west-1")
+    there = "eu-west-1"
+    laptop.s3.create_bucket(Bucket="there", CreateBucketConfiguration={"LocationConstraint": there})
+    command = laptop.start("status", "nobody/nothing", "--region", there, "--bucket", "there")
     assert command.code() == 64
-    assert "no job is found in eu-west-1; looked in s3://b-ucket/nobody/nothing" in command.said.read_text()
+    assert f"no job is found in {there}; looked in s3://there/nobody/nothing" in command.said.read_text()

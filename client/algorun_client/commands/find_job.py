@@ -66,7 +66,13 @@ def find_job(connection: Site, text: str, known: task_place.TaskPlace) -> JobSta
             return state
     looked = []
     if slash or len(text) <= names.LONGEST:  # longer ones are names of other programs' jobs
-        address = address_of(connection, known, text)
+        try:
+            address = address_of(connection, known, text)
+        except UserError:
+            state = None if slash else find(connection.target.sagemaker, text)
+            if state is not None:  # a job of another program has nothing to do with the bucket
+                return state
+            raise
         looked.append(address.uri)
         state = _newest(connection, address)
         if state is not None:

@@ -67,3 +67,18 @@ def test_the_bucket_of_the_region_itself_is_looked_into(bucket, capsys):
         main(["state", "ls", "--region", THERE, "--bucket", bucket, "--project", "images", "--json", "train"], {}) == 0
     )
     assert '"files": 1' in capsys.readouterr().out
+
+
+def test_a_job_of_another_program_is_found_by_its_name(bucket, capsys):
+    """It has nothing to do with the bucket that the variable names."""
+    boto3.client("sagemaker", region_name=HERE).create_training_job(
+        TrainingJobName="pytorch-training-1",
+        AlgorithmSpecification={"TrainingImage": "x", "TrainingInputMode": "File"},
+        RoleArn="arn:aws:iam::123456789012:role/J",
+        OutputDataConfig={"S3OutputPath": "s3://other/x"},
+        ResourceConfig={"InstanceType": "ml.m5.large", "InstanceCount": 1, "VolumeSizeInGB": 1},
+        StoppingCondition={"MaxRuntimeInSeconds": 60},
+    )
+    line = ["status", "--region", HERE, "--project", "images", "pytorch-training-1"]
+    assert main(line, {"ALGORUN_BUCKET": bucket}) == 0
+    assert "pytorch-training-1: " in capsys.readouterr().out
