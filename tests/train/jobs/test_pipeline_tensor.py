@@ -58,6 +58,19 @@ def test_experts_and_others_are_in_float32_on_eight_ranks(tmp_path):
     compare_with_one_process(tmp_path, folders, 8, ["0,2,{},2", *STAGES[8]], "float32")
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("kinds", "precision"),
+    [("qwen2 gemma2 phi3 gpt_neox", "float64"), ("mixtral qwen3_moe", "float32")],
+    ids=["dense", "experts"],
+)
+def test_the_other_families_are_those_of_one_process_on_eight_ranks(tmp_path, kinds, precision):
+    """In groups of two: replicas, two and four shards, and two stages."""
+    folders = [made_of(kind, tmp_path) for kind in kinds.split()]
+    layouts = ["0,1,{},2", "0,2,{},2", "0,4,{},2", *STAGES[8]]
+    compare_with_one_process(tmp_path, folders, 8, layouts, precision)
+
+
 # Options beside --pp 2 --tp 2. The schedules run two stages of each rank, some with backward passes in two parts.
 WAYS = {
     "interleaved": ["--schedule", "interleaved", "--chunks", "2"],
