@@ -20,17 +20,8 @@ __all__ = ["CorruptImageError", "check_classes", "check_header", "decode", "find
 ALLOWED = f"CLASS/*.jpg or *.tar, with two classes or more; images are {IMAGES}"
 COMPRESSED = (".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz", ".tar.zst", ".tar.lz4")
 TARS = (".tar", *COMPRESSED)
-SPLITS = {
-    "train",
-    "training",
-    "val",
-    "valid",
-    "validation",
-    "dev",
-    "eval",
-    "test",
-    "testing",
-}  # no classes, where they hold some
+# Names of the splits of a data set, where each of these folders holds the classes.
+SPLITS = {"train", "training", "val", "valid", "validation", "dev", "eval", "test", "testing"}
 UNPACK = "have the zip files unpacked on every host: extract on the input, or the hyperparameter algorun_extract"
 
 

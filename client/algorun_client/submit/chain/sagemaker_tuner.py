@@ -102,7 +102,7 @@ def run(order: SubmitOrder, asked: TaskTune, environ: Mapping[str, str], flags: 
     if how.create_bucket:
         make_bucket(order.spec, connection)
     view: ChainView = JsonChainView() if how.as_json else PlainChainView()
-    with _maker(order, asked, connection, environ) as make:
+    with _made(order, asked, look_up(order.spec, order.reading, connection, environ)) as make:
         name = _placed(make, order, asked, connection, flags, view, how)
     if how.detach:
         again = f"algorun results {order.spec.task}{connection.options}"
@@ -115,15 +115,8 @@ def run(order: SubmitOrder, asked: TaskTune, environ: Mapping[str, str], flags: 
 
 
 @contextmanager
-def _maker(order: SubmitOrder, asked: TaskTune, connection: Site, environ: Mapping[str, str]) -> Iterator[_Maker]:
-    """Looks up and packs. Raises UserError for what is wrong at either end of the space."""
-    facts = look_up(order.spec, order.reading, connection, environ)
-    with _made(order, asked, facts) as make:
-        yield make
-
-
-@contextmanager
 def _made(order: SubmitOrder, asked: TaskTune, facts: Facts) -> Iterator[_Maker]:
+    """Packs the code. Raises UserError for what is wrong at either end of the space."""
     for spec in tune.check_space(order.spec, asked):
         prepare.check(order.of(spec), facts)
     first = {name: each.ends[0] for name, each in asked.space.items()}
