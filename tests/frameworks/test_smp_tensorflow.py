@@ -186,6 +186,56 @@ def test_a_checkpoint_that_cannot_be_is_one_error_on_all_ranks(mode, optimizer, 
     assert set(re.findall(rf"^\[(\d) \S+\] .*UserError: .*{re.escape(says)}", done.text, re.M)) == {"0", "1"}, done.text
 
 
+def test_a_resumed_job_uses_the_partition_beside_its_checkpoints(run, tmp_path):
+    """As it is, edited by hand, of a job with other microbatches, and with a layer missing."""
+    folder = tmp_path / "checkpoints"
+    file = folder / "partition.json"
+
+    def job(mode: str):
+        return run("mpirun", "1x2", PROGRAMS / "smp_tf_checkpoints.py", 2, mode, folder, "adam", **LEGACY)
+
+    def layers(done):
+        (text,) = re.findall(r"smp: layers of each partition: (.*)$", done.out, re.M)
+        return text
+
+    first = job("export")
+    assert first.code == 0, first.text
+    assert f"smp: partition written to {first.folder}" in first.out
+    table = json.loads(file.read_text())
+    front, back = (stage["units"] for stage in table["stages"])
+    back.insert(0, front.pop())
+    file.write_text(json.dumps(table))
+    edited = job("before")
+    assert edited.code == 0, edited.text
+    assert f"smp: partition of {file}\n" in edited.out
+    assert layers(edited) == f"0: {', '.join(front)}; 1: {', '.join(back)}" != layers(first)
+    for rank, units in enumerate((front, back)):  # equal on all ranks
+        (names,) = re.findall(rf"rank {rank} has (.*)$", edited.out, re.M)
+        assert {name.split("/")[1] for name in names.split(", ")} == set(units)
+    assert (edited.folder / "algo-1" / "output" / "data" / "partition.json").read_bytes() == file.read_bytes()
+
+    file.write_text(json.dumps(table | {"job": table["job"] | {"microbatches": 4}}))
+    other = job("before")
+    assert other.code == 0, other.text
+    assert f"smp: partition {file} is of another job, and not used: microbatches 4 then, 2 now\n" in other.out
+    assert f"smp: partition written to {other.folder}" in other.out
+
+    lost = back.pop()
+    file.write_text(json.dumps(table))
+    refused = job("before")
+    assert refused.code == 1, refused.text
+    says = f"partition file {file}: stages: unit {lost} is missing; allowed: every unit once; fix: put {lost} after"
+    ranks = re.findall(rf"^\[(\d) \S+\] .*UserError: {re.escape(says)}", refused.text, re.M)
+    assert sorted(ranks) == ["0", "1"], refused.text
+
+
+def test_a_second_attempt_uses_the_partition_of_the_first(run):
+    done = run("mpirun", "1x2", PROGRAMS / "smp_tf_faults.py", "killed-once", ALGORUN_RESTARTS="1", **LEGACY)
+    assert done.code == 0, done.text
+    file = done.folder / "algo-1" / "output" / "data" / "partition.json"
+    assert re.findall(r"smp: partition (.*)$", done.out, re.M) == [f"written to {file}", f"of {file}"]
+
+
 def test_replicas_train_as_one_process_with_the_whole_batch(run):
     program, losses, weights = PROGRAMS / "smp_tf_replicas.py", {}, {}
     jobs = {

@@ -1,6 +1,6 @@
 """A script for smdistributed.modelparallel.tensorflow with a fault, named by the first argument; it ends with one clear error.
 
-`smp_tf_faults.py FAULT FILE`: the fault `checkpoint` would write the file.
+`smp_tf_faults.py FAULT FILE`: the fault `checkpoint` would write the file. After `killed-once` the second attempt ends well.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ def step(x):
 
 
 step(np.ones((8 + 2 * smp.rank() if FAULT == "shapes" else 9 if FAULT == "batch" else 8, 4)))
-if FAULT == "killed":
-    if smp.rank() == 1:
+if FAULT in ("killed", "killed-once"):
+    if smp.rank() == 1 and (FAULT == "killed" or os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"):
         os.kill(os.getpid(), signal.SIGKILL)
     step(np.ones((8, 4)))  # waits for the other rank
 if FAULT == "outside":

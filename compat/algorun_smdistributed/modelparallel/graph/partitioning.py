@@ -5,18 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-import tensorflow as tf
-
-from algorun_train.common import files
 from algorun_train.common.errors import UserError
-from algorun_train.parallel.partition import partition_file
 from algorun_train.parallel.partition.cost_model import CostModel
 from algorun_train.parallel.partition.costs import Partition, SegmentProfile
 from algorun_train.parallel.partition.layers_to_stages import choose_stages
-from algorun_train.parallel.planning.model_hash import model_hash
 from algorun_train.parallel.schedules import PipelineShape
 
 from .cutting import GraphCut
@@ -128,32 +122,6 @@ def chosen(
     partition = choose_stages(CostModel(profiles, shape), optimize)
     assert partition is not None  # without a limit of memory there is one
     return partition, profiles
-
-
-def write(
-    path: Path,
-    partition: Partition,
-    profiles: Sequence[SegmentProfile],
-    variables: Sequence[Any],  # tf.Variable
-    inputs: Sequence[Tensor],
-    shape: PipelineShape,
-    optimize: str,
-) -> None:
-    """Writes what was decided and measured, for people to read. On one rank; UserError if that fails."""
-    files.writable(path.parent, f"{path.name} of the job: folder", "another folder")
-    made_for = partition_file.Job(
-        model=model_hash((each.name, tuple(each.shape), each.dtype.name) for each in variables),
-        torch=f"TensorFlow {tf.__version__}",
-        device=tf.config.list_logical_devices()[-1].device_type.lower(),
-        dtype=variables[0].dtype.name,
-        microbatch_shapes=tuple(tuple(tensor.shape) for tensor in inputs),
-        microbatches=shape.microbatches,
-        schedule=shape.schedule,
-        ranks=shape.ranks,
-        optimize=optimize,
-        limit_bytes=None,
-    )
-    partition_file.write(path, made_for, profiles, partition)
 
 
 def _measured(cut: GraphCut, known: Mapping[str, Tensor]) -> tuple[list[float], list[float], list[int]]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
@@ -14,12 +13,14 @@ from algorun_smdistributed.ranks.mpi_ranks import MpiRanks
 from algorun_smdistributed.script_types import Given, Result
 from algorun_train.common.errors import UserError
 from algorun_train.parallel.layout.layout import Layout
+from algorun_train.parallel.partition.costs import Partition, SegmentProfile
 
 from . import cutting, partitioning, slots
 from .arguments import KerasStepFunction, StepCall
 from .placing import StagePlacement
 from .positions import Owners, ancestors
 from .running import StepRun
+from .saved_partition import SavedPartition, same_job
 from .tracing import TracedStep, trace
 
 Tensor = Any  # TensorFlow's objects have no types for mypy
@@ -36,8 +37,8 @@ class KerasJob:
     """the ranks that have the same stage"""
     layout: Layout
     optimize: str
-    partition_file: Path
-    """where rank 0 writes the measured partition"""
+    saved_partition: SavedPartition
+    """the measured partition, on rank 0"""
     model: Any = None
     """the script's smp.DistributedModel"""
     placement: StagePlacement | None = None
@@ -204,7 +205,20 @@ def _gradients(job: KerasJob, leaves: Result) -> tuple[tuple[int, ...], ...]:
 
 
 def _chosen(job: KerasJob, traced: TracedStep, found: partitioning.Segments, call: StepCall) -> tuple[int, ...]:
-    """The group with which each stage begins. On rank 0, which still has all variables."""
+    """The group with which each stage begins, of an earlier start of the job or measured. On rank 0, which has all variables."""
+    variables, shape = job.model.all_variables(), job.layout.shape
+    this = same_job(variables, call.specs, shape, job.optimize)
+    begins = job.saved_partition.find(this, found)
+    if begins is None:
+        partition, profiles = _measured(job, traced, found, call)
+        job.saved_partition.write(this, profiles, partition)
+        begins = partition.begins
+    return begins
+
+
+def _measured(
+    job: KerasJob, traced: TracedStep, found: partitioning.Segments, call: StepCall
+) -> tuple[Partition, list[SegmentProfile]]:
     count = len(found.groups)
     finest = StagePlacement(0, count)
     finest.add(traced, found.stages(range(count)), job.model)
@@ -217,13 +231,11 @@ def _chosen(job: KerasJob, traced: TracedStep, found: partitioning.Segments, cal
     inputs = (
         call.split()[0] if tf.executing_eagerly() and not _symbolic(call) else [_example(spec) for spec in call.specs]
     )
-    shape, names = job.layout.shape, [tensor.name for tensor in traced.inputs]
-    partition, profiles = partitioning.chosen(found, cut, inputs, names, shape, job.optimize)
+    names = [tensor.name for tensor in traced.inputs]
+    measured = partitioning.chosen(found, cut, inputs, names, job.layout.shape, job.optimize)
     for variable, value in state:
         variable.assign(value)
-    variables = job.model.all_variables()
-    partitioning.write(job.partition_file, partition, profiles, variables, inputs, shape, job.optimize)
-    return partition.begins
+    return measured
 
 
 def _symbolic(call: StepCall) -> bool:

@@ -48,6 +48,7 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc]  # Te
             )
         super().__init__(checkpoint, os.fspath(directory), max_to_keep, checkpoint_name=checkpoint_name)
         self._file_prefix = str(Path(directory) / checkpoint_name)
+        job().saved_partition.others.append(Path(directory))
 
     @property
     def latest_checkpoint(self) -> str | None:
@@ -80,6 +81,7 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc]  # Te
             for each in reachable:
                 _check_optimizer(here, each)
             super(CheckpointManager, self).save()
+            here.saved_partition.keep(Path(self.directory))
 
         whole(here, "smp.CheckpointManager.save", reachable, write)
         self.checkpoint.save_counter.assign(number)

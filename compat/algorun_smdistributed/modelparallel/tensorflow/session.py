@@ -10,6 +10,7 @@ from pathlib import Path
 
 from algorun_smdistributed.collectives.script_ranks import use_replicas
 from algorun_smdistributed.modelparallel.graph.planned_step import KerasJob
+from algorun_smdistributed.modelparallel.graph.saved_partition import SavedPartition
 from algorun_smdistributed.ranks import mpi_ranks
 from algorun_smdistributed.script_types import Given
 from algorun_train.common.errors import UserError
@@ -70,7 +71,8 @@ def init(config: Mapping[str, Given] | None = None) -> None:
     replicas = world.part(stage, replica, "one partition in all replicas")
     default = None if mp.auto_partition else mp.default_partition or 0
     file = folders.output_folder(os.environ, Path.is_dir) / PARTITION
-    _session = here = KerasJob(world, pipeline, replicas, layout, options.optimize, file, default_partition=default)
+    saved = SavedPartition(file, [])
+    _session = here = KerasJob(world, pipeline, replicas, layout, options.optimize, saved, default_partition=default)
     # A script's own messages, by Horovod's names: they must not meet those of steps.
     use_replicas(
         world.part(stage, replica, "one partition in all replicas"),

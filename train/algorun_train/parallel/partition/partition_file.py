@@ -135,13 +135,18 @@ def reuse(path: Path, file: PartitionFile, job: Job, units: Sequence[Sequence[st
     then, now = file.job, job
     shapes, count = then.microbatch_shapes != now.microbatch_shapes, then.microbatches != now.microbatches
     cuts = tuple(s.units for s in file.segments) != tuple(map(tuple, units))
-    pairs = [
-        (f"{name} {getattr(then, key)} then, {getattr(now, key)} now", getattr(then, key) != getattr(now, key))
-        for key, name in _COMPARED.items()
-    ]
-    differs = tuple(text for text, other in [*pairs, ("the model can be cut in other places now", cuts)] if other)
+    differs = (*differences(then, now), *(["the model can be cut in other places now"] if cuts else []))
     machine = then.device != now.device or then.dtype != now.dtype
     return Reused(begins, differs, outdated=shapes or count, profiled=not (shapes or cuts or machine))
+
+
+def differences(then: Job, now: Job) -> tuple[str, ...]:
+    """What is another between two jobs with the same model, one phrase each."""
+    return tuple(
+        f"{name} {getattr(then, key)} then, {getattr(now, key)} now"
+        for key, name in _COMPARED.items()
+        if getattr(then, key) != getattr(now, key)
+    )
 
 
 def completed(file: PartitionFile, units: Sequence[Sequence[str]], default: int | None) -> PartitionFile:
