@@ -83,7 +83,7 @@ def test_the_tasks_of_imagenet_are_requests_that_sagemaker_takes(task):
     from algorun_client.submit.assemble.assemble import assemble
     from algorun_client.submit.look_up.facts import Facts, Upstream
     from algorun_client.submit.read import job_file, make_spec
-    from algorun_client.submit.read.layers import of_flags
+    from algorun_client.submit.read.layers import Given, Layer
     from algorun_client.submit.read.material import Material
     from algorun_client.submit.read.program import started
 
@@ -91,7 +91,7 @@ def test_the_tasks_of_imagenet_are_requests_that_sagemaker_takes(task):
         (IMAGENET / "algorun.toml").read_bytes().replace(b"ACCOUNT", b"123456789012").replace(b"REGION", b"eu-west-1")
     )
     file = job_file.parse(text, "algorun.toml", str(IMAGENET))
-    flags = of_flags({"task": ("--task", task)}, {}, str(IMAGENET))
+    flags = Layer({"task": Given("--task", task, str(IMAGENET))})
     spec = make_spec.make(file, flags, [], folder=str(IMAGENET), environ={})
     facts = Facts(upstreams={"data": Upstream(kind=Kind.PROCESSING, number=1, job="imagenet-data-0001-abcdef")})
     request = assemble(spec, facts, Material(started=started(spec.program, {"main.py", "download.py"})), 1)

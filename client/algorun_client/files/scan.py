@@ -13,7 +13,7 @@ from algorun.common.written import MARKER, is_generated, written
 
 from . import ignore_rules
 from .ignore_rules import ALGORUNIGNORE, IgnoreRules
-from .secret_files import LARGEST, in_text, is_secret_name, may_hold_a_key
+from .secret_files import holds_a_key, is_secret_name
 from .tracked import Tracked, tracked
 
 MOST_FILES = 200_000  # from here on one object or archive member a file costs minutes and money
@@ -61,7 +61,7 @@ def code(folder: Path, where: str, without: Collection[Path] = ()) -> FileScan:
 def data(folder: Path, where: str) -> FileScan:
     """The files of a folder with data, or a single file. Raises UserError, also if there is none."""
     if folder.is_file():
-        if is_secret_name(folder.name) or _holds_a_key(folder):
+        if is_secret_name(folder.name) or holds_a_key(folder):
             raise _secrets(where, [folder.name])
         return FileScan(folder.parent, (FoundFile(folder.name, folder, folder.stat().st_size),))
     folder = _existing(folder, where)
@@ -91,16 +91,6 @@ def _secrets(where: str, names: list[str]) -> UserError:
 
 def _few(names: list[str]) -> str:
     return ", ".join(sorted(names)[:SHOWN]) + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-
-
-def _holds_a_key(path: Path) -> bool:
-    if not may_hold_a_key(path.name):
-        return False
-    try:
-        with open(path, "rb") as file:
-            return bool(in_text(file.read(LARGEST)))
-    except OSError:  # it cannot be hashed either, which says why
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +214,7 @@ class _Walk:
         if is_secret_name(name) or (real != entry.path and is_secret_name("/".join(real.split("/")[-2:]))):
             self.secrets.append(name)
             return
-        if not self.is_code and _holds_a_key(Path(entry.path)):  # code is searched when it is packed
+        if not self.is_code and holds_a_key(Path(entry.path)):  # code is searched when it is packed
             self.secrets.append(name)
             return
         if self.is_code and is_generated(Path(entry.path)):

@@ -1,9 +1,10 @@
-"""Files and texts that must not leave this machine: private keys, credentials, `.env`. Pure."""
+"""Files and texts that must not leave this machine: private keys, credentials, `.env`."""
 
 from __future__ import annotations
 
 import re
 from fnmatch import fnmatchcase
+from pathlib import Path
 
 from algorun.common.secret_values import (
     ANTHROPIC,
@@ -76,10 +77,15 @@ def is_secret_name(name: str) -> bool:
     )
 
 
-def may_hold_a_key(name: str) -> bool:
-    """True for the relative path of a file whose content has to be looked at, wherever it lies."""
-    last = name.lower().rsplit("/", 1)[-1]
-    return any(fnmatchcase(last, pattern) for pattern in EITHER)
+def holds_a_key(path: Path) -> bool:
+    """True for a private key in a file whose name says no more than that it is a key or a certificate."""
+    if not any(fnmatchcase(path.name.lower(), pattern) for pattern in EITHER):
+        return False
+    try:
+        with open(path, "rb") as file:
+            return bool(in_text(file.read(LARGEST)))
+    except OSError:  # it cannot be hashed either, which says why
+        return False
 
 
 def in_text(content: bytes) -> str:

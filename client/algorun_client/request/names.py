@@ -34,11 +34,6 @@ def suggested(text: str) -> str:
     return re.sub(r"\.{2,}", ".", plain) or "task"
 
 
-def default_project(folder: str) -> str:
-    """The project of a task that names none, made from the name of the current folder."""
-    return suggested(folder)
-
-
 def job_name(address: TaskAddress, number: int) -> str:
     """The job of an execution: PROJECT-TASK-NNNN-HASH, the same on every machine."""
     end = f"-{number:04d}-{hashlib.sha256(address.uri.encode()).hexdigest()[:HASH]}"

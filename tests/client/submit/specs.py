@@ -27,10 +27,19 @@ NAMES = ("train.py", "package/__init__.py", "package/main.py", "download.sh")
 
 def spec(*words: str, toml: str = "", environ: dict[str, str] | None = None, **options: object) -> TaskSpec:
     """`words`: the program. `options`: keys of the job file as flags; tables as lists of NAME=VALUE."""
-    repeated = {key: value for key, value in options.items() if key in layers.TABLES}
-    single = {key: (f"--{key.replace('_', '-')}", value) for key, value in options.items() if key not in layers.TABLES}
+    flags = layers.Layer(
+        {
+            key: layers.Given(f"--{key.replace('_', '-')}", value, FOLDER)
+            for key, value in options.items()
+            if key not in layers.TABLES
+        },
+        {
+            key: layers.named_values(key, layers.TABLES[key], value, FOLDER)
+            for key, value in options.items()
+            if key in layers.TABLES
+        },
+    )
     file = job_file.parse(toml.encode(), "algorun.toml", FOLDER) if toml else job_file.JobFile()
-    flags = layers.of_flags(single, repeated, FOLDER)
     return make_spec.make(file, flags, words, folder=FOLDER, environ=environ or {})
 
 

@@ -11,13 +11,13 @@ from pathlib import Path
 from algorun.common.plain_text import plain
 from algorun_client.aws.service_model import input_shape
 from algorun_client.files import archive, inputs, scratch
-from algorun_client.files.scan import FileScan
+from algorun_client.files.task_files import described
 from algorun_client.request import limits
 from algorun_client.request.model import Request, TaskAddress
 from algorun_client.submit.look_up.facts import Facts
-from algorun_client.submit.read import references
 from algorun_client.submit.read.material import CodeArchive, LocalFile, Material
-from algorun_client.submit.read.read import SubmitOrder, described
+from algorun_client.submit.read.read import SubmitOrder
+from algorun_client.submit.read.source_tasks import filled
 
 from .assemble import assemble, task_address
 
@@ -67,7 +67,7 @@ def prepared(asked: SubmitOrder, facts: Facts) -> Iterator[Maker]:
 
     A large code archive exists until the end of the context.
     """
-    asked = asked.of(references.filled(asked.spec, facts.values))
+    asked = asked.of(filled(asked.spec, facts.values))
     with scratch.folder("algorun-submit-") as folder:
         code = packed(asked, folder)
         material = Material(
@@ -83,7 +83,7 @@ def prepared(asked: SubmitOrder, facts: Facts) -> Iterator[Maker]:
 
 def check(asked: SubmitOrder, facts: Facts) -> None:
     """Raises UserError for what is wrong with the request. Packs and hashes nothing."""
-    asked = asked.of(references.filled(asked.spec, facts.values))
+    asked = asked.of(filled(asked.spec, facts.values))
     code = CodeArchive(sha256=NO_HASH, size=0, data=b"") if asked.code or asked.started.added else None
     Maker(asked, facts, Material(started=asked.started, code=code, inputs=_sizes(asked))).check()
 
@@ -93,7 +93,13 @@ def hashed(asked: SubmitOrder) -> dict[str, Sequence[LocalFile]]:
     for name, found in asked.data.items():
         if found.size > LARGE_DATA:
             print(f"algorun: reading --in {name}: {plain(described(found.files))}", file=sys.stderr, flush=True)
-    return {name: _hashed(found, name) for name, found in asked.data.items()}
+    return {
+        name: [
+            LocalFile(name=file.name, path=file.path, size=file.size, sha256=file.sha256)
+            for file in inputs.hashed(found, f"--in {name}")
+        ]
+        for name, found in asked.data.items()
+    }
 
 
 def _sizes(asked: SubmitOrder) -> dict[str, Sequence[LocalFile]]:
@@ -119,10 +125,3 @@ def _with_size(notices: tuple[str, ...], code: CodeArchive | None) -> tuple[str,
     if code is None or code.size <= LARGE_CODE:
         return notices
     return (*notices, f"the code archive has {code.size >> 20} MiB; .algorunignore keeps files out, --in takes data")
-
-
-def _hashed(found: FileScan, name: str) -> list[LocalFile]:
-    return [
-        LocalFile(name=file.name, path=file.path, size=file.size, sha256=file.sha256)
-        for file in inputs.hashed(found, f"--in {name}")
-    ]

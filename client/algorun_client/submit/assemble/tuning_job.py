@@ -12,7 +12,7 @@ from algorun.common.errors import UserError
 from algorun.job.hyperparameters import is_platform_key
 from algorun_client.request import names
 from algorun_client.request.model import FORMAT_TUNED, Json, Kind, Request
-from algorun_client.submit.read import references, sweep
+from algorun_client.submit.read import sweep
 from algorun_client.submit.read.program import ARGS_FILE, Started
 from algorun_client.submit.read.spec import TaskSpec, Where
 from algorun_client.submit.read.tune import Dimension, Method, TaskTune, ValueRange
@@ -98,7 +98,7 @@ def _space(spec: TaskSpec, asked: TaskTune) -> None:
                     allowed=f"up to {LONGEST_TEXT} without an end of a line, for SageMaker's tuner",
                     fix="shorten it, or tuner = 'algorun'",
                 )  # fmt: skip
-        for word in (*references.words(spec), *_all_texts(asked)):
+        for word in (*(text for _, text in spec.texts), *_all_texts(asked)):
             if _mark(name) in word:
                 raise UserError(
                     where, f"{word!r} holds {_mark(name)}, which stands for a value of SageMaker's tuner",

@@ -37,8 +37,9 @@ from algorun_client.submit.look_up.facts import Facts
 from algorun_client.submit.look_up.look_up import look_up
 from algorun_client.submit.place.place import SubmitFlags
 from algorun_client.submit.place.uploads import upload
-from algorun_client.submit.read import references, sweep, tune
+from algorun_client.submit.read import sweep, tune
 from algorun_client.submit.read.read import SubmitOrder
+from algorun_client.submit.read.source_tasks import filled
 from algorun_client.submit.read.sweep import Goal
 from algorun_client.submit.read.tune import TaskTune
 from algorun_client.submit.submit import connect_for, make_bucket
@@ -76,7 +77,7 @@ class _Maker:
     def __init__(self, order: SubmitOrder, asked: TaskTune, facts: Facts, make: prepare.Maker) -> None:
         self._asked, self._facts, self._make = asked, facts, make
         self._spec = order.spec
-        marked = references.filled(tuning_job.marked(order.spec, asked), facts.values)
+        marked = filled(tuning_job.marked(order.spec, asked), facts.values)
         self._started = order.of(marked).started
 
     @property

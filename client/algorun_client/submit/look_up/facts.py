@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from algorun_client.request.model import Kind
-from algorun_client.submit.read.references import Reference
+from algorun_client.submit.read.source_tasks import Reference
 
 # Stand for a value that only AWS knows; the paths of the fields that hold one are in Request.unknown.
 UNKNOWN_ROLE, UNKNOWN_BUCKET = "<role>", "<bucket>"

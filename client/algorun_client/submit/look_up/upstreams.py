@@ -15,9 +15,8 @@ from algorun_client.follow import metric_values
 from algorun_client.request.model import TaskAddress
 from algorun_client.submit.history import claims, done
 from algorun_client.submit.history.tune_history import TuneHistory
-from algorun_client.submit.read import references, sweep
-from algorun_client.submit.read.references import Reference
-from algorun_client.submit.read.source_tasks import Reading, SourceTask, check_metric
+from algorun_client.submit.read import sweep
+from algorun_client.submit.read.source_tasks import Reading, Reference, SourceTask, check_metric, references
 from algorun_client.submit.read.spec import TaskSpec
 
 from .facts import Upstream
@@ -37,7 +36,7 @@ class _Reader:
         if not source.points:
             return self._completed(task, where)
         best = source.best
-        assert best is not None  # request.chain.check_reading
+        assert best is not None  # source_tasks.check_reading
         found = at_once.each(lambda point: self._completed(point, where), source.points)
         values = self._last(found, best.metric, source.metrics)
         known = [(value.number, each) for value, each in zip(values, found, strict=True) if value.number is not None]
@@ -140,7 +139,7 @@ def read_upstreams(
     place = TaskAddress(bucket=bucket, project=spec.project, task=spec.task, prefix=spec.prefix)
     reader = _Reader(target, place, reading)
     wanted = {each.task.task: each.where for each in spec.inputs if each.task is not None and each.task.what != "state"}
-    asked = references.found(spec)
+    asked = references(spec)
     for reference, where in asked.items():
         wanted.setdefault(reference.task, where)
     found = {task: reader.upstream(task, where) for task, where in wanted.items() if task not in reading.later}

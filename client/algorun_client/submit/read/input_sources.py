@@ -1,4 +1,4 @@
-"""Inputs as the job file and `--in` write them. Pure: paths are joined later, nothing is opened."""
+"""Inputs as the job file and `--in` write them. Pure: nothing is opened."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from posixpath import normpath
 from algorun.common.errors import UserError
 
 from . import values
+from .layers import Given
 from .spec import FileSystem, FileSystemSource, InputSpec, SourceKind, TaskSource
 
 S3_URI = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,61}[a-z0-9](/.*)?", re.DOTALL)
@@ -23,8 +24,9 @@ LONGEST_FOLDER = 4096
 KINDS = "s3://BUCKET/KEY, task:TASK/WHAT, fsx:fs-ID/MOUNT_NAME/FOLDER, efs:fs-ID/FOLDER, or a folder"
 
 
-def source(where: str, name: str, raw: object) -> InputSpec:
+def source(name: str, of: Given) -> InputSpec:
     """An input: `SOURCE[,shard][,mode=fastfile][,extract]`, or a table with `from` and these as keys. Raises UserError."""
+    where, raw = of.where, of.raw
     values.channel_name(where, name)
     if isinstance(raw, Mapping):
         values.known(where, raw, ("from", "shard", "mode", "extract"))
@@ -37,9 +39,9 @@ def source(where: str, name: str, raw: object) -> InputSpec:
         }
     else:
         given, options = _with_options(where, values.text(where, raw))
-    address = _address(where, given)
+    kind, address = _address(where, given)
     made = InputSpec(
-        name=name, where=where, kind=_kind(address), source=given,
+        name=name, where=where, kind=kind, source=of.absolute(given) if kind is SourceKind.FOLDER else given,
         task=address if isinstance(address, TaskSource) else None,
         file_system=address if isinstance(address, FileSystemSource) else None,
         shard="shard" in options, fastfile="mode=fastfile" in options, extract="extract" in options,
@@ -67,12 +69,6 @@ def _check_words(made: InputSpec) -> None:
             raise UserError(made.where, f"{word} is not for {made.source}: {why}", fix="drop it")
 
 
-def _kind(address: TaskSource | FileSystemSource | SourceKind) -> SourceKind:
-    if isinstance(address, SourceKind):
-        return address
-    return SourceKind.TASK if isinstance(address, TaskSource) else SourceKind.FILE_SYSTEM
-
-
 def _with_options(where: str, raw: str) -> tuple[str, set[str]]:
     """The source, and the words after it."""
     parts, options = raw.split(","), set[str]()
@@ -85,8 +81,8 @@ def _with_options(where: str, raw: str) -> tuple[str, set[str]]:
     return ",".join(parts), options
 
 
-def _address(where: str, given: str) -> TaskSource | FileSystemSource | SourceKind:
-    """What a source names; its kind alone for those of S3 and this machine."""
+def _address(where: str, given: str) -> tuple[SourceKind, TaskSource | FileSystemSource | None]:
+    """The kind of a source, and its parts if it is not of S3 or this machine."""
     scheme, colon, rest = given.partition(":")
     if scheme == "task" and colon:
         task, _, path = rest.partition("/")
@@ -97,14 +93,14 @@ def _address(where: str, given: str) -> TaskSource | FileSystemSource | SourceKi
                 f"{given!r} is not something of a task",
                 allowed="task:TASK/model, task:TASK/output/SUB, task:TASK/state/SUB",
             )
-        return TaskSource(task=task, what=what, sub=sub)
+        return SourceKind.TASK, TaskSource(task=task, what=what, sub=sub)
     if scheme in FILE_SYSTEMS and colon and not rest.startswith("//"):
-        return _file_system(where, given, FILE_SYSTEMS[scheme], rest)
+        return SourceKind.FILE_SYSTEM, _file_system(where, given, FILE_SYSTEMS[scheme], rest)
     if colon and rest.startswith("//"):
         if scheme != "s3" or S3_URI.fullmatch(given) is None:
             raise UserError(where, f"{given!r} is not an address in S3", allowed=KINDS)
-        return SourceKind.S3
-    return SourceKind.FOLDER
+        return SourceKind.S3, None
+    return SourceKind.FOLDER, None
 
 
 def _file_system(where: str, given: str, system: FileSystem, rest: str) -> FileSystemSource:

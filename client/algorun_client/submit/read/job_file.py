@@ -94,30 +94,27 @@ def parse(content: bytes, name: str, folder: str) -> JobFile:
     regions = top.pop("regions", {})
     if not isinstance(regions, dict) or not all(isinstance(table, dict) for table in regions.values()):
         raise UserError(name, "regions is not a table of regions", allowed="[regions.NAME] for each region")
+    layers: dict[str, Layer] = {}
+    sweeps: dict[str, TaskSweep] = {}
+    tunes: dict[str, TaskTune] = {}
+    for task, table in tables.items():
+        where = f"{name} [task.{task}"
+        if SWEEP in table and TUNE in table:
+            raise UserError(f"{where}]", "has both a sweep and a tune table", fix="drop one of the two")
+        if SWEEP in table:
+            sweeps[task] = sweep.parse(f"{where}.{SWEEP}]", table.pop(SWEEP))
+        if TUNE in table:
+            tunes[task] = tune.parse(f"{where}.{TUNE}]", table.pop(TUNE))
+        layers[task] = of_table(f"{where}]", table, (*TASK_KEYS, SWEEP, TUNE), folder)
     return JobFile(
         name=name,
         folder=folder,
         defaults=of_table(name, top, TOP_KEYS, folder),
-        tasks={task: _task(name, task, table, folder) for task, table in tables.items()},
-        sweeps={
-            task: sweep.parse(f"{name} [task.{task}.{SWEEP}]", table[SWEEP])
-            for task, table in tables.items()
-            if SWEEP in table
-        },
-        tunes={
-            task: tune.parse(f"{name} [task.{task}.{TUNE}]", table[TUNE])
-            for task, table in tables.items()
-            if TUNE in table
-        },
+        tasks=layers,
+        sweeps=sweeps,
+        tunes=tunes,
         regions={
             region: of_table(f"{name} [regions.{region}]", table, REGION_KEYS, folder)
             for region, table in regions.items()
         },
     )
-
-
-def _task(name: str, task: str, table: Mapping[str, object], folder: str) -> Layer:
-    if SWEEP in table and TUNE in table:
-        raise UserError(f"{name} [task.{task}]", "has both a sweep and a tune table", fix="drop one of the two")
-    options = {key: value for key, value in table.items() if key not in (SWEEP, TUNE)}
-    return of_table(f"{name} [task.{task}]", options, (*TASK_KEYS, SWEEP, TUNE), folder)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import PurePosixPath
 from typing import TypeAlias
 
 from algorun.common.errors import UserError
@@ -51,6 +52,10 @@ class Given:
     raw: object
     folder: str  # relative paths of the value count from here
 
+    def absolute(self, path: str) -> str:
+        """A path of the value, absolute and without `.`."""
+        return str(PurePosixPath(self.folder) / path)
+
 
 Table: TypeAlias = Mapping[str, Given]
 
@@ -61,17 +66,6 @@ class Layer:
 
     single: Mapping[str, Given] = field(default_factory=dict)
     tables: Mapping[str, Table] = field(default_factory=dict)  # by key, then by name
-
-
-def of_flags(single: Mapping[str, tuple[str, object]], repeated: Mapping[str, Sequence[str]], folder: str) -> Layer:
-    """The layer of the command line. `single`: flag and value by key. `repeated`: the values of each flag of TABLES.
-
-    Raises UserError if a value is not NAME=VALUE, or names something twice.
-    """
-    tables: dict[str, Table] = {}
-    for key, items in repeated.items():
-        tables[key] = _named(key, TABLES[key], items, folder)
-    return Layer({key: Given(flag, raw, folder) for key, (flag, raw) in single.items()}, tables)
 
 
 def of_table(where: str, table: Mapping[str, object], allowed: Sequence[str], folder: str) -> Layer:
@@ -86,7 +80,7 @@ def of_table(where: str, table: Mapping[str, object], allowed: Sequence[str], fo
         elif isinstance(raw, Mapping):
             tables[key] = {name: Given(f"{place}.{name}", value, folder) for name, value in raw.items()}
         elif key == "env" and isinstance(raw, list):
-            tables[key] = _named(key, place, values.words(place, raw), folder)
+            tables[key] = named_values(key, place, values.words(place, raw), folder)
         else:
             raise UserError(place, f"{raw!r} is not a table", allowed="such as { name = value }")
     return Layer(single, tables)
@@ -103,14 +97,15 @@ def merged(layers: Iterable[Layer]) -> Layer:
     return Layer(single, tables)
 
 
-def _named(key: str, flag: str, items: Iterable[str], folder: str) -> Table:
+def named_values(key: str, flag: str, items: Iterable[str], folder: str) -> Table:
+    """The table that a flag NAME=VALUE makes, given several times. Raises UserError for another form, or a name given twice."""
     found: dict[str, Given] = {}
     for item in items:
-        if key == "env" and "=" not in item:
-            name, raw = item, None  # the caller's value
-        else:
-            name, raw = values.pair(flag, item, FORMS[key])
+        name, equals, value = item.partition("=")
+        is_of_caller = key == "env" and not equals
+        if not is_of_caller and not (name and equals):
+            raise UserError(flag, f"{item!r} is not {FORMS[key]}", allowed=FORMS[key])
         if name in found:
             raise UserError(flag, f"{name!r} is given twice", fix="drop one of the two")
-        found[name] = Given(f"{flag} {name}", raw, folder)
+        found[name] = Given(f"{flag} {name}", None if is_of_caller else value, folder)
     return found

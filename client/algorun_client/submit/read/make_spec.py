@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import TypeVar
 
@@ -20,13 +19,10 @@ from .job_file import JobFile
 from .layers import FORMS, PRICE, Given, Layer, merged
 from .spec import (
     HostChoice,
-    InputSpec,
-    InstanceGroup,
     LaunchSpec,
     Network,
     Program,
     ResourceSpec,
-    SourceKind,
     TaskSpec,
     Where,
 )
@@ -65,14 +61,14 @@ class _Options:
     def path(self, key: str) -> str:
         """A path, absolute; "" if it is absent."""
         given = self.layer.single.get(key)
-        return joined(given.folder, values.text(given.where, given.raw)) if given else ""
+        return given.absolute(values.text(given.where, given.raw)) if given else ""
 
     def paths(self, key: str) -> tuple[str, ...]:
         """A list of paths, absolute."""
         given = self.layer.single.get(key)
         if given is None:
             return ()
-        return tuple(joined(given.folder, path) for path in values.words(given.where, given.raw))
+        return tuple(given.absolute(path) for path in values.words(given.where, given.raw))
 
     def table(self, key: str) -> Mapping[str, Given]:
         """A table by name."""
@@ -100,14 +96,14 @@ def make(jobfile: JobFile, flags: Layer, words: Sequence[str], *, folder: str, e
     code = options.path("code") or (jobfile.folder or folder)
     if program.shell and "code" not in layer.single:
         code = ""
-    project = names.default_project(PurePosixPath(folder).name)
+    project = names.suggested(PurePosixPath(folder).name)  # of a task that names none
     where = options.get("where", _where, Where.AWS)
     docker = _docker(options, flags, where)
     is_simulated = where is Where.LOCAL and not docker
     return TaskSpec(
         kind=options.get("kind", _kind, Kind.TRAINING),
         project=names.checked(options.where("project"), options.text("project") or project),
-        task=names.checked("--task", task),
+        task=task,
         bucket=options.text("bucket").removeprefix("s3://").rstrip("/"),
         prefix=options.get("prefix", _prefix, ""),
         image=options.text("image") or (LOCAL_IMAGE if is_simulated else ""),
@@ -128,7 +124,7 @@ def make(jobfile: JobFile, flags: Layer, words: Sequence[str], *, folder: str, e
             security_groups=options.get("security_groups", values.names, ()),
             isolation=options.get("network_isolation", values.flag, False),
         ),
-        inputs=tuple(_input(name, given) for name, given in options.table("in").items()),
+        inputs=tuple(input_sources.source(name, given) for name, given in options.table("in").items()),
         outputs=options.get("out", _outputs, ()),
         tensorboard=options.get("tensorboard", values.flag, False),
         metrics={name: values.text(given.where, given.raw) for name, given in options.table("metrics").items()},
@@ -136,11 +132,6 @@ def make(jobfile: JobFile, flags: Layer, words: Sequence[str], *, folder: str, e
         env={name: _variable(name, given, environ) for name, given in options.table("env").items()},
         hyperparameters={name: values.plain(given.where, given.raw) for name, given in options.table("hyperparameters").items()},
     )  # fmt: skip
-
-
-def joined(folder: str, path: str) -> str:
-    """A path that counts from a folder, absolute and without `.`."""
-    return str(PurePosixPath(folder) / path)
 
 
 def _task(jobfile: JobFile, flags: Layer, words: Sequence[str]) -> str:
@@ -213,7 +204,9 @@ def _launch(options: _Options) -> LaunchSpec:
 
 
 def _resources(options: _Options, default_instance: str) -> ResourceSpec:
-    groups = tuple(_group(name, given) for name, given in options.table("instance_groups").items())
+    groups = tuple(
+        values.group(given.where, name, given.raw) for name, given in options.table("instance_groups").items()
+    )
     hosts, layout = options.get("hosts", values.count, None), options.get("layout", _layout, None)
     if layout is not None and hosts is not None and layout[0] != hosts:
         raise UserError(
@@ -303,15 +296,6 @@ def _outputs(where: str, raw: object) -> tuple[str, ...]:
     if len(set(listed)) < len(listed):
         raise UserError(where, f"{', '.join(listed)}: a name comes twice", fix="drop one of the two")
     return listed
-
-
-def _group(name: str, given: Given) -> InstanceGroup:
-    return values.group(given.where, name, given.raw)
-
-
-def _input(name: str, given: Given) -> InputSpec:
-    made = input_sources.source(given.where, name, given.raw)
-    return replace(made, source=joined(given.folder, made.source)) if made.kind is SourceKind.FOLDER else made
 
 
 def _variable(name: str, given: Given, environ: Mapping[str, str]) -> str:

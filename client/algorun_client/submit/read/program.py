@@ -44,13 +44,6 @@ class Started:
         return replace(self, added={**self.added, ARGS_FILE: self.args_json.encode()})
 
 
-def needs_folder(program: Program, names: Collection[str] | None = None) -> bool:
-    """True if the program is made of the user's files. `names`: the files of the folder, if they are known."""
-    return not program.shell and not (
-        not program.module and program.name in BUNDLED and program.name not in (names or ())
-    )
-
-
 def started(program: Program, names: Collection[str]) -> Started:
     """The program among the files of the code. `names`: their paths, empty without code.
 

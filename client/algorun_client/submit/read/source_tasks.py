@@ -1,22 +1,35 @@
-"""What the tasks of a job file are to those that read them, and what is wrong with such a reading. Pure."""
+"""What the tasks of a job file are to those that read them, and what is wrong with such a reading. Pure.
+
+A task reads what another one left as an input, and values of its metrics as `{task:TASK/METRIC}` in its own words. Shells and
+TOML leave these words alone. `{{task:` stands for a literal `{task:`.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from difflib import get_close_matches
 
 from algorun.common.errors import UserError
 from algorun.job.metric_definitions import DEFINITIONS
 
-from . import references, sweep
+from . import sweep
 from .job_file import JobFile
-from .spec import TaskSpec
-from .sweep import Goal, TaskSweep
-from .tune import TaskTune
+from .spec import TASK_VALUE, TaskSpec
+from .sweep import Goal
 
 SHOWN = 4  # points in an error
+FORM = "{task:TASK/METRIC}"
+MARK = re.compile(r"(?P<literal>\{\{task:)|\{task:(?P<task>[^{}/\s]+)/(?P<metric>[^{}\n]+)\}|(?P<wrong>\{task:)")
+
+
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """A value of another task."""
+
+    task: str
+    metric: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +54,62 @@ class Reading:
 
 
 def known_tasks(file: JobFile) -> dict[str, SourceTask]:
-    """What the tasks of a job file are to those that read them. Raises UserError."""
-    return sources({task: file.metrics(task) for task in file.tasks}, file.sweeps, file.tunes)
+    """What the tasks of a job file, and the points of their sweeps, are to those that read them.
+
+    Raises UserError if one has the name of another: they would be one task, with one state.
+    """
+    known: dict[str, SourceTask] = {}
+    for task in file.tasks:
+        metrics = {**{each["Name"]: each["Regex"] for each in DEFINITIONS}, **file.metrics(task)}
+        swept, tuned = file.sweeps.get(task), file.tunes.get(task)
+        points = tuple(sweep.point_task(task, point) for point in swept.points) if swept else ()
+        for name in points:
+            other = name if name in file.tasks else known[name].table if name in known else task
+            if name in file.tasks or other != task:
+                raise UserError(
+                    f"[task.{task}]",
+                    f"two tasks are called {name!r}: see [task.{other}] and [task.{task}]",
+                    fix="rename one of the two",
+                )
+            known[name] = SourceTask(table=task, metrics=metrics)
+        known[task] = SourceTask(
+            table=task,
+            points=points,
+            best=swept.best if swept else tuned.goal if tuned else None,
+            by_sagemaker=tuned is not None and tuned.by_sagemaker,
+            is_tuned=tuned is not None,
+            metrics=metrics,
+        )
+    return known
+
+
+def references(spec: TaskSpec) -> dict[Reference, str]:
+    """The values that a task needs, each with the option that asks for it. Raises UserError if one is not `FORM`."""
+    found: dict[Reference, str] = {}
+    for where, text in spec.texts:
+        for mark in MARK.finditer(text):
+            if mark["wrong"]:
+                shown = text[mark.start() : mark.start() + 40]
+                raise UserError(where, f"{shown!r} is not {FORM}", allowed=FORM, fix="{{task: for the text itself")
+            if mark["task"]:
+                found.setdefault(Reference(mark["task"], mark["metric"]), where)
+    return found
+
+
+def filled(spec: TaskSpec, values: Mapping[Reference, str]) -> TaskSpec:
+    """The task with these values in its words. A value that is not among them stays as it is written, and is unfilled."""
+    missing: dict[str, None] = {}
+
+    def value(mark: re.Match[str]) -> str:
+        if mark["literal"]:
+            return TASK_VALUE
+        found = values.get(Reference(mark["task"] or "", mark["metric"] or ""))
+        if found is None:
+            missing[mark[0]] = None
+        return mark[0] if found is None else found
+
+    made = spec.with_texts(lambda text: MARK.sub(value, text))
+    return replace(made, unfilled=tuple(missing))
 
 
 def needs(spec: TaskSpec) -> dict[str, str]:
@@ -51,44 +118,14 @@ def needs(spec: TaskSpec) -> dict[str, str]:
     for each in spec.inputs:
         if each.task is not None and (each.task.what != "state" or each.task.task != spec.task):
             found.setdefault(each.task.task, each.where)
-    for reference, where in references.found(spec).items():
+    for reference, where in references(spec).items():
         found.setdefault(reference.task, where)
     return found
 
 
-def sources(
-    metrics_of: Mapping[str, Mapping[str, str]],
-    sweeps: Mapping[str, TaskSweep],
-    tunes: Mapping[str, TaskTune] | None = None,
-) -> dict[str, SourceTask]:
-    """What tasks, and the points of their sweeps, are to those that read them. `metrics_of`: the user's own, by task.
-
-    Raises UserError if one has the name of another: they would be one task, with one state.
-    """
-    known: dict[str, SourceTask] = {}
-    for task, own in metrics_of.items():
-        metrics = {**{each["Name"]: each["Regex"] for each in DEFINITIONS}, **own}
-        asked = sweeps.get(task)
-        names = tuple(sweep.point_task(task, point) for point in asked.points) if asked else ()
-        for name in names:
-            if name in metrics_of or known.get(name, SourceTask(table=task)).table != task:
-                raise _two_called(name, name if name in metrics_of else known[name].table, task)
-            known[name] = SourceTask(table=task, metrics=metrics)
-        tuned = (tunes or {}).get(task)
-        best = asked.best if asked else tuned.goal if tuned else None
-        known[task] = SourceTask(
-            table=task,
-            points=names,
-            best=best,
-            by_sagemaker=tuned is not None and tuned.by_sagemaker,
-            is_tuned=tuned is not None,
-            metrics=metrics,
-        )
-    return known
-
-
-def check_state(spec: TaskSpec, known: Mapping[str, SourceTask]) -> None:
-    """Raises UserError if a task reads the state of a sweep: each point has its own."""
+def check_reading(spec: TaskSpec, known: Mapping[str, SourceTask]) -> None:
+    """Raises UserError if a task reads a value that the other one does not have, the state of a sweep (each point has its
+    own), or a sweep without a best point."""
     for each in spec.inputs:
         if each.task is None or each.task.what != "state" or each.task.task not in known:
             continue
@@ -107,12 +144,7 @@ def check_state(spec: TaskSpec, known: Mapping[str, SourceTask]) -> None:
                 allowed=", ".join(f"task:{point}/state" for point in points[:SHOWN]),
                 fix="name a point",
             )
-
-
-def check_reading(spec: TaskSpec, known: Mapping[str, SourceTask]) -> None:
-    """Raises UserError if a task reads a value that the other one does not have, or a sweep without a best point."""
-    check_state(spec, known)
-    for reference, where in references.found(spec).items():
+    for reference, where in references(spec).items():
         if reference.task in known:
             check_metric(where, reference.metric, reference.task, known[reference.task].metrics)
     for task, where in needs(spec).items():
@@ -152,8 +184,3 @@ def check_metric(where: str, metric: str, task: str, metrics: Mapping[str, str])
         allowed=", ".join(metrics),
         fix=f"did you mean {near[0]!r}?" if near else f'add metrics.{metric} = "REGEX" to [task.{task}]',
     )
-
-
-def _two_called(name: str, other: str, table: str) -> UserError:
-    text = f"two tasks are called {name!r}: see [task.{other}] and [task.{table}]"
-    return UserError(f"[task.{table}]", text, fix="rename one of the two")

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
 from algorun_client.request.model import Kind
 
 STATE = "state"  # `--cwd state`: the task's checkpoint folder
+TASK_VALUE = "{task:"  # begins a value of another task in a text
 
 
 class Where(StrEnum):
@@ -209,6 +210,23 @@ class TaskSpec:
         first, chosen = self.resources.choices[0], self.resources.choices[number]
         resources = replace(self.resources, instance=chosen.instance, hosts=chosen.hosts, others=(), first=first)
         return replace(self, resources=resources)
+
+    @property
+    def texts(self) -> tuple[tuple[str, str], ...]:
+        """Each text that may hold a value of another task or of a sweep, after the option that it is of."""
+        of_task = f"of task {self.task!r}"
+        return (
+            *((f"arguments {of_task}", word) for word in self.program.args),
+            (f"shell {of_task}", self.program.shell),
+            *((f"hyperparameter {name} {of_task}", text) for name, text in self.hyperparameters.items()),
+        )
+
+    def with_texts(self, change: Callable[[str], str]) -> TaskSpec:
+        """The task with its `texts` changed."""
+        program = replace(self.program, args=tuple(map(change, self.program.args)), shell=change(self.program.shell))
+        return replace(
+            self, program=program, hyperparameters={name: change(text) for name, text in self.hyperparameters.items()}
+        )
 
     @property
     def folder(self) -> str:

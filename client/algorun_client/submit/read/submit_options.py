@@ -11,7 +11,7 @@ from algorun_client.request.model import Kind
 
 from . import common_options
 from .common_options import Parser
-from .layers import FORMS, TABLES, Layer, of_flags
+from .layers import FORMS, TABLES, Given, Layer, named_values
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,15 +115,15 @@ def split(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def layer(options: argparse.Namespace, folder: str) -> Layer:
     """What the flags say. Raises UserError. `folder`: relative paths count from here."""
-    single: dict[str, tuple[str, object]] = {}
-    for key in PLACE:
-        if getattr(options, key):
-            single[key] = (f"--{key}", getattr(options, key))
+    single = {key: Given(f"--{key}", getattr(options, key), folder) for key in PLACE if getattr(options, key)}
     for flag in (flag for group in FLAGS.values() for flag in group if flag.names):
         value = getattr(options, flag.key)
         if value is not None and value != []:
-            single[flag.key] = (flag.names[0], value)
-    return of_flags(single, {key: getattr(options, key) for key in TABLES if getattr(options, key)}, folder)
+            single[flag.key] = Given(flag.names[0], value, folder)
+    given = {key: getattr(options, key) for key in TABLES}
+    return Layer(
+        single, {key: named_values(key, TABLES[key], all_of, folder) for key, all_of in given.items() if all_of}
+    )
 
 
 def _add(parser: Parser, group_of: Callable[[str], Parser]) -> None:

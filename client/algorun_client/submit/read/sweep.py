@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 from algorun.common.errors import UserError
 from algorun_client.request import names
 
-from . import references, values
-from .spec import TaskSpec
+from . import values
+from .spec import TASK_VALUE, TaskSpec
 
 KEYS = ("grid", "list", "parallel", "best")
 MOST_POINTS = 500
@@ -121,7 +121,7 @@ def point_spec(spec: TaskSpec, sweep: TaskSweep, point: Mapping[str, str]) -> Ta
 def with_values(spec: TaskSpec, where: str, point: Mapping[str, str]) -> TaskSpec:
     """The task itself with a point's values. Raises UserError as `point_spec`; `where`: the table of the parameters."""
     made = spec
-    for word in references.words(spec):
+    for _, word in spec.texts:
         for mark in MARK.finditer(word):
             if mark[1] not in point:
                 raise UserError(
@@ -136,7 +136,7 @@ def with_values(spec: TaskSpec, where: str, point: Mapping[str, str]) -> TaskSpe
 def _with(spec: TaskSpec, where: str, name: str, value: str) -> TaskSpec:
     """A parameter's value in the place of `{sweep:NAME}`, else of a hyperparameter, else after an option of the program."""
     mark = f"{{sweep:{name}}}"
-    marked = references.with_texts(spec, lambda text: text.replace(mark, value))
+    marked = spec.with_texts(lambda text: text.replace(mark, value))
     if marked != spec:
         return marked
     if name in spec.hyperparameters:
@@ -217,7 +217,7 @@ def checked_value(where: str, raw: object) -> str:
         text = values.plain(where, raw)
         if "\0" in text:
             raise UserError(where, "a value has a zero byte, which a command line cannot carry", fix="remove \\u0000")
-        if references.BEGIN in text:
+        if TASK_VALUE in text:
             raise UserError(where, f"{text!r} is a value of another task", fix="write it in run, outside of the sweep")
         return text
     raise UserError(where, f"{raw!r} is not a value", allowed="a text, a number, true or false")

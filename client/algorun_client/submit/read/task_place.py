@@ -81,7 +81,7 @@ def _place(
             return str(own or "")
         return values.text(given[key].where, given[key].raw)
 
-    where, project = value("where"), value("project") or names.default_project(folder.resolve().name)
+    where, project = value("where"), value("project") or names.suggested(folder.resolve().name)
     return TaskPlace(
         where=values.one_of(given["where"].where if "where" in given else "--where", where, tuple(Where))
         if where

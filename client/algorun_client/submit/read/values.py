@@ -117,14 +117,6 @@ def names(where: str, raw: object) -> tuple[str, ...]:
     return tuple(text(where, name.strip()) for name in listed)
 
 
-def pair(where: str, raw: str, form: str) -> tuple[str, str]:
-    """NAME and VALUE of `NAME=VALUE`. `form` says how it is written."""
-    name, equals, value = raw.partition("=")
-    if not equals or not name:
-        raise UserError(where, f"{raw!r} is not {form}", allowed=form)
-    return name, value
-
-
 def plain(where: str, raw: object) -> str:
     """A value as text: texts as they are, anything else as JSON writes it."""
     return raw if isinstance(raw, str) else json.dumps(raw)

@@ -115,7 +115,7 @@ def test_the_job_file_says_it_for_all_who_send_it():
     file = ROOT / "examples" / "imagenet" / "algorun.toml"  # main.py starts a process for each GPU
     read = job_file.parse(file.read_bytes(), "algorun.toml", FOLDER)
     train = make_spec.make(
-        read, layers.of_flags({"task": ("--task", "train")}, {}, FOLDER), (), folder=FOLDER, environ={}
+        read, layers.Layer({"task": layers.Given("--task", "train", FOLDER)}), (), folder=FOLDER, environ={}
     )
     train = dataclasses.replace(train, inputs=())
     assert train.resources.instance == FOUR

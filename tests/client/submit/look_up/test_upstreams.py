@@ -13,7 +13,7 @@ from algorun_client.request.model import TaskAddress
 from algorun_client.submit.chain.chain import SourceTask
 from algorun_client.submit.history.claims import claim_uri
 from algorun_client.submit.look_up.upstreams import Reading, read_upstreams
-from algorun_client.submit.read.references import Reference
+from algorun_client.submit.read.source_tasks import Reference
 from algorun_client.submit.read.sweep import Goal
 from tests.client.submit.place.memory import World
 from tests.client.submit.specs import spec

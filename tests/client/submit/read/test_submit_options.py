@@ -146,7 +146,7 @@ def test_the_job_file_of_the_page_is_one():
     page = (ROOT / "docs" / "submit.md").read_text()
     file = job_file.parse(page.split("```toml\n")[1].split("```")[0].encode(), "algorun.toml", "/here")
     for task in ("data", "train"):
-        flags = layers.of_flags({"task": ("--task", task)}, {}, "/here")
+        flags = layers.Layer({"task": layers.Given("--task", task, "/here")})
         assert make_spec.make(file, flags, (), folder="/here", environ={"WANDB_PROJECT": "x"}).project == "imagenet"
 
 
