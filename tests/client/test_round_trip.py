@@ -220,6 +220,8 @@ def test_a_client_that_is_killed_again_and_again_makes_one_job(laptop, capfd):
     assert laptop("logs", "-f", job) == 74
 
 
+# `make test` reads them by boto3: test_server.py.
+@pytest.mark.slow
 @ON_THE_SERVER
 def test_numbered_lines_over_60_streams_late_and_out_of_order(laptop, of_server, monkeypatch, capfd):
     patient = replace(QUICK, grace_s=2.0)  # as on AWS, longer than lines are late

@@ -128,6 +128,7 @@ def test_a_tuning_job_to_its_end_again_and_home(
     assert "points was 3, is 4" in capfd.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_running_tuning_job_is_joined_and_stopped(
     algorun: Commands, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
@@ -235,6 +236,7 @@ def test_of_two_clients_with_other_code_one_gets_an_error(
     assert algorun("stop", "train") == 0
 
 
+@pytest.mark.slow
 def test_the_tuner_of_a_task_changes(algorun: Commands, capfd: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """Neither one leaves what the other has found, or its jobs that run, without a word."""
     pytest.importorskip("optuna", reason="optuna is not installed")
@@ -285,6 +287,7 @@ def test_results_are_those_of_the_tuning_job(
     assert algorun("stop", "train") == 0
 
 
+@pytest.mark.slow
 def test_hyperband_ranks_jobs_that_it_has_stopped(
     algorun: Commands, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -300,6 +303,7 @@ def test_hyperband_ranks_jobs_that_it_has_stopped(
     assert "lowest loss: 0 of train-0001-" in capfd.readouterr().out
 
 
+@pytest.mark.slow
 def test_values_get_to_the_words_as_they_are_written(
     algorun: Commands, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -9,8 +9,8 @@ from tests.compat.smp_runs import run
 BOTH = {"partitions": 2, "microbatches": 2}
 
 
-# `make test` keeps each schedule, each kind of model and each kind of layout, but not all of their combinations.
-@pytest.mark.slow(but=["float32-bfloat16-words4"])
+# `make test` runs one partition and two pipelines, below.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("trained", "evaluated", "words"),
     [

@@ -35,7 +35,7 @@ CASES = [
 
 
 # `make test` keeps each schedule, each kind of model and each kind of layout, but not all of their combinations.
-@pytest.mark.slow(but=["2", "2-manual", "2-checkpointing", "4", "2x2-spread-simple", "2x2-every-2"])
+@pytest.mark.slow(but=["2-manual", "2-checkpointing", "4", "2x2-every-2"])
 @pytest.mark.parametrize(("hosts", "slots", "parameters", "args"), [c[1:] for c in CASES], ids=[c[0] for c in CASES])
 def test_steps_are_those_of_the_unsplit_model(hosts, slots, parameters, args, tmp_path):
     if "linformer" in args:
@@ -82,6 +82,7 @@ OUT_OF_ORDER = [
 ]  # fmt: skip
 
 
+@pytest.mark.slow(but=["nested-*"])
 @pytest.mark.parametrize(("model", "pp", "args", "held", "said"), OUT_OF_ORDER)
 def test_a_placement_in_another_order_is_moved_as_little_as_can_be(model, pp, args, held, said, tmp_path):
     """Parameters are those of the unsplit model; one warning says what has moved."""
@@ -121,6 +122,10 @@ FAULTS = [
 ]  # fmt: skip
 
 
+# `make test` has the faults that are found by other code each.
+@pytest.mark.slow(
+    but=["no call", "two backward", "lambda with a tensor", "other units", "shared norm", "clips apart*", "module"]
+)
 @pytest.mark.parametrize(
     ("what", "parameters", "said"), FAULTS, ids=[f"{fault[0]}{'-manual' * (fault[1] is MANUAL)}" for fault in FAULTS]
 )
@@ -181,6 +186,7 @@ ALONE = {  # what the others do meanwhile, and what is said on both ranks; None:
 }
 
 
+@pytest.mark.slow(but=["train", "end"])
 @pytest.mark.parametrize("then", ALONE)
 def test_evaluation_on_rank_0_alone_is_an_error_and_no_hang(then, tmp_path):
     """With one partition it works, as it did in AWS's library; with more, the other stages are missing."""

@@ -84,9 +84,7 @@ def results(folder):
 
 
 # What the other layouts have is in these jobs too.
-@pytest.mark.slow(
-    but=["images", "images-bf16", "image-folder", "llama", "lora", "shard", "pipeline", "pipeline-shard", "smp-bf16"]
-)
+@pytest.mark.slow(but=["images-bf16", "image-folder", "llama", "lora", "pipeline-shard", "smp-bf16"])
 @pytest.mark.parametrize("name", JOBS)
 def test_a_job_trains_as_cuda_and_waits_only_where_the_table_says(driver, name):
     job = JOBS[name]

@@ -40,6 +40,7 @@ def test_each_line_is_searched_by_itself(regex, text, found, lines):
     assert not warnings
 
 
+@pytest.mark.slow(but=["(a+)+$"])
 @pytest.mark.parametrize("regex", ["(a+)+$", "(?:a|a)*c", "(.*a){20}c"])
 def test_an_expression_that_takes_for_ever_is_switched_off_with_one_warning(regex, lines):
     progress, warnings = lines(regex)

@@ -168,6 +168,8 @@ def activities(folder, host):
     return json.loads((folder / host / "output" / "data" / "result.json").read_text())["times"].get("activities", {})
 
 
+# `make test` has the times of the bundled ddp: test_rank_steps.py.
+@pytest.mark.slow
 @pytest.mark.usefixtures("nothing_beside")
 def test_a_script_of_ddp_says_where_its_time_goes(tmp_path, nothing_left):
     done = simulate("native", script(tmp_path, PARALLEL), folder=tmp_path, marker=nothing_left, layout="2x1")
@@ -181,7 +183,6 @@ def test_a_script_of_ddp_says_where_its_time_goes(tmp_path, nothing_left):
     assert found["algo-2"]["exchange"] >= 15 * 0.01, "it waits at the barrier for rank 0"
 
 
-# `make test` shows what is seen of DDP, but not of FSDP and of stages.
 @pytest.mark.slow
 @pytest.mark.usefixtures("nothing_beside")
 @pytest.mark.parametrize("wrapper", ["ddp", "fsdp1", "fsdp2"])

@@ -131,6 +131,8 @@ print("threads", gloos() > 0)
 """
 
 
+# With the launcher: test_rank_shim.py.
+@pytest.mark.slow
 def test_without_a_launcher_gloo_is_ended_before_the_interpreter_is():
     """A group that anybody holds keeps its threads, whoever has destroyed it."""
     assert "a group True\n" in run(AT_THE_END).stdout  # as it is without us

@@ -27,7 +27,7 @@ FAULTS = {
 
 
 # What the supervisor does is the same under all engines.
-@pytest.mark.slow(but=["raise-native", "raise-torchrun", "SIGKILL-native", "destructor-native"])
+@pytest.mark.slow(but=["raise-native", "SIGKILL-native", "destructor-native"])
 @pytest.mark.usefixtures("nothing_beside")
 # The verdict is the supervisor's under every engine: each fault, and each engine with several.
 @pytest.mark.parametrize(

@@ -28,7 +28,9 @@ def samplers(supervisor):
 
 @pytest.mark.usefixtures("nothing_beside")
 def test_every_host_has_a_file_of_figures_and_a_killed_sampler_is_one_warning(tmp_path, nothing_left):
-    job = Running("native", SLOW_STEPS, 200, folder=tmp_path, marker=nothing_left, layout="2x1", ALGORUN_TIMES_S="1")
+    sleeping = tmp_path / "sleeping.py"
+    sleeping.write_text("import time\ntime.sleep(4)\n")
+    job = Running("native", sleeping, folder=tmp_path, marker=nothing_left, layout="2x1", ALGORUN_TIMES_S="1")
     job.wait_for("world_size 2", 1)
     second = job.supervisor("algo-2")
     eventually(lambda: samplers(second), limit_s=20)

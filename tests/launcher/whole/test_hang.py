@@ -27,7 +27,7 @@ def hanging(engine, slots, folder, marker):
 
 
 # What the supervisor does is the same under all engines.
-@pytest.mark.slow(but=["native-1"])
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("begun", "slots", "others"),
     [

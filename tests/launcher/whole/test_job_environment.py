@@ -113,6 +113,7 @@ def test_ranks_see_the_requirements_and_the_user_s_environment_stays_as_it_is(
     assert not (tmp_path / "target").exists()
 
 
+@pytest.mark.slow
 def test_python_in_a_shell_script_is_the_job_s(tmp_path, wheels, users, site, nothing_left):
     """Also without requirements, whatever stands first on PATH."""
     folder = folder_of(tmp_path, wheels, "algorun_test_own")
@@ -180,6 +181,7 @@ def test_two_jobs_at_the_same_moment_make_one_environment(tmp_path, wheels, site
     assert sum(text.count("saw it") for text in texts) == 4
 
 
+@pytest.mark.slow
 def test_a_stop_ends_pip_and_the_next_job_makes_the_environment(tmp_path, site, nothing_left):
     folder = tmp_path / "project"
     slow = local_package(folder / "mine", "algorun_test_mine")

@@ -103,6 +103,8 @@ def same_state(one, two):
     )
 
 
+# `make test` kills it instead, below.
+@pytest.mark.slow
 def test_a_stop_on_one_rank_saves_once_and_the_resumed_run_ends_bit_identical(ranks, uninterrupted):
     run = ranks(2, 2, *once(LONG), hold="step: 30/")
     run.wait_for("step: 30/")  # in the second epoch of 23 steps

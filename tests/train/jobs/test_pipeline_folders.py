@@ -17,7 +17,8 @@ OPTIONS = ["--epochs", "2", "--context", "16", "--lr", "0.01", "--gamma", "1"]
 
 
 # A model's cut and a layout are independent of each other.
-@pytest.mark.slow(but=["2-2"])
+# Of folders in layouts `make test` looks at one step: test_folder_layouts.py.
+@pytest.mark.slow
 @pytest.mark.parametrize(("stages", "shards"), [(2, 1), (2, 2), (1, 2)])
 def test_stages_have_the_losses_of_ddp_which_goes_on_from_them(ranks, alone, tmp_path, stages, shards):
     """Tied weights and their moments lie in two stages; ddp reads them from the hosts' shards."""

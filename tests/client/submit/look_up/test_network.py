@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+
 import pytest
 from botocore.exceptions import ClientError
 from moto import mock_aws
@@ -14,11 +16,12 @@ from tests.client.submit.specs import spec
 REGION = "eu-west-1"
 
 
-@pytest.fixture
-def session(monkeypatch):
-    for name, value in {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_CONFIG_FILE": "/none"}.items():
-        monkeypatch.setenv(name, value)
-    with mock_aws():
+@pytest.fixture(scope="module")
+def session():
+    """One for all tests: each session would read EC2's description, which takes most of a test's time."""
+    with pytest.MonkeyPatch.context() as patch, mock_aws():
+        for name, value in {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_CONFIG_FILE": "/none"}.items():
+            patch.setenv(name, value)
         yield aws_session.open_session(region=REGION)
 
 
@@ -40,7 +43,7 @@ class Vpc:
         return spec("train.py", **{"in": [f"c{n}={each}" for n, each in enumerate(inputs)]}, **named)
 
     def new_efs(self, *subnets):
-        made = self.efs.create_file_system(CreationToken="t")["FileSystemId"]
+        made = self.efs.create_file_system(CreationToken=secrets.token_hex())["FileSystemId"]
         for subnet in subnets:
             self.efs.create_mount_target(FileSystemId=made, SubnetId=subnet)
         return made
