@@ -14,7 +14,7 @@ from algorun_client.common.errors import NotFound
 from algorun_client.connection import Site, connect
 from algorun_client.request import names
 from algorun_client.request.model import TaskAddress
-from algorun_client.submit.chain import sagemaker_tuner, sweep_results
+from algorun_client.submit.chain import sagemaker_results, sweep_results
 from algorun_client.submit.chain.sweep_results import SweptPoints
 from algorun_client.submit.history import claims
 from algorun_client.submit.read import sweep, task_place
@@ -106,7 +106,7 @@ def tuned_by_sagemaker(known: task_place.TaskPlace, text: str) -> TaskTune | Non
 
 def tuning_job_of(connection: Site, text: str, known: task_place.TaskPlace) -> TuningJob:
     """The newest tuning job of such a task. Raises UserError if there is none."""
-    found = sagemaker_tuner.newest(connection, address_of(connection, known, text))
+    found = sagemaker_results.newest(connection, address_of(connection, known, text))
     if found is None:
         fix = f"algorun submit --task {text.rpartition('/')[2]}"
         raise UserError(text, "has no tuning job in SageMaker yet", fix=fix)

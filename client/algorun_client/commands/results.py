@@ -9,7 +9,7 @@ from pathlib import Path
 from algorun.common.errors import UserError
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
-from algorun_client.submit.chain import sagemaker_tuner, sweep_results
+from algorun_client.submit.chain import sagemaker_results, sweep_results
 from algorun_client.submit.chain.sweep_results import SweepResults
 from algorun_client.submit.read import job_file, sweep, task_place
 from algorun_client.submit.read.common_options import add_place_options, add_where_options
@@ -59,6 +59,6 @@ def results_of(options: argparse.Namespace, environ: Mapping[str, str], where: s
     connection = connected(known, environ)
     address = address_of(connection, known, options.job)
     if task in file.tunes and file.tunes[task].by_sagemaker:
-        return sagemaker_tuner.results(connection, address, file.tunes[task], goal if metric else None)
+        return sagemaker_results.results(connection, address, file.tunes[task], goal if metric else None)
     swept = sweep_results.swept(connection.target, address, file.sweeps.get(task), file.tunes.get(task))
     return sweep_results.read_results(connection.target, address, swept, source.metrics, goal, connection.pace)

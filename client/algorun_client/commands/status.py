@@ -18,7 +18,7 @@ from algorun_client.follow.held_hosts import no_hold
 from algorun_client.follow.line_text import shown
 from algorun_client.follow.outcome import judge
 from algorun_client.follow.view import state_of_job
-from algorun_client.submit.chain import sagemaker_tuner, sweep_results
+from algorun_client.submit.chain import sagemaker_results, sweep_results
 from algorun_client.submit.chain.sweep_results import SweptPoints
 from algorun_client.submit.read import task_place
 from algorun_client.submit.read.common_options import add_job_argument
@@ -82,7 +82,7 @@ def _tuner(options: argparse.Namespace, known: task_place.TaskPlace, tuned: Task
         json_lines.write("tuning", job=found.name, status=found.status, text=found.counted)
     else:
         print(f"tuning job {found.name}: {found.status}, {found.counted}")
-    sweep_results.write(sagemaker_tuner.results(connection, address, tuned, None), as_json=options.json)
+    sweep_results.write(sagemaker_results.results(connection, address, tuned, None), as_json=options.json)
     if options.json:
         json_lines.write_end(json_lines.LastObject(job=found.name))
     return ClientCode.OK

@@ -10,7 +10,7 @@ from algorun_client.aws.job_state import ask_to_stop
 from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
 from algorun_client.connection import Site
-from algorun_client.submit.chain import sagemaker_tuner
+from algorun_client.submit.chain import sagemaker_results
 from algorun_client.submit.read import task_place
 from algorun_client.submit.read.common_options import add_job_argument
 
@@ -52,7 +52,7 @@ def _tuner(options: argparse.Namespace, known: task_place.TaskPlace, connection:
     found = tuning_job_of(connection, options.job, known)
     asked = found.status == "InProgress"
     if asked:
-        sagemaker_tuner.stop(connection, found.name)
+        sagemaker_results.stop(connection, found.name)
     if options.json:
         json_lines.write("stop", job=found.name, asked=asked, status=found.status)
         json_lines.write_end(json_lines.LastObject(job=found.name))

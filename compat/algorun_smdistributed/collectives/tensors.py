@@ -23,6 +23,14 @@ _order: list[Variable] = []
 """one variable that all operations of this module change, so that TensorFlow runs them in the order of the script"""
 
 
+def kind_of(call: str, op: str | None, names: str) -> str:
+    """The kind of reduction that a script asks for, the mean by default. `names`: the script's names. Raises UserError."""
+    kind = op or MEAN
+    if kind not in (MEAN, "SUM", "MIN", "MAX"):
+        raise UserError(f"{call}: op = {op!r}; allowed: {names}; fix: give one of them")
+    return kind
+
+
 def reduce(ranks: ScriptRanks, tensors: Sequence[Tensor], kind: str, call: str) -> list[Tensor]:
     """Each tensor, a tf.IndexedSlices too, over all ranks, of the same shape and type. On all of them.
 

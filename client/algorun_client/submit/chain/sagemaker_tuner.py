@@ -8,28 +8,25 @@ from __future__ import annotations
 
 import json
 import sys
-import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 
 from algorun.common.errors import UserError
-from algorun_client.aws.job_state import describe
 from algorun_client.aws.service_model import tuning_shape
-from algorun_client.aws.tuning_jobs import TunedJob, TuningJob, TuningJobs
+from algorun_client.aws.tuning_jobs import TuningJob
 from algorun_client.common import json_lines
-from algorun_client.common.codes import ClientCode, Source, kind_of
-from algorun_client.common.errors import ApiError, Exists, Interrupted, NotFound
+from algorun_client.common.codes import ClientCode
+from algorun_client.common.errors import Exists, Interrupted
 from algorun_client.common.json_lines import LastObject
 from algorun_client.common.progress import for_command
-from algorun_client.common.refusals import Refusal, Unanswered, explained, refusal
+from algorun_client.common.refusals import Unanswered
 from algorun_client.connection import Site
-from algorun_client.follow.contact import Contact
-from algorun_client.follow.outcome import Ending, judge
-from algorun_client.request import limits, names
+from algorun_client.follow.outcome import Ending
+from algorun_client.request import limits
 from algorun_client.request.codec import without_secrets
 from algorun_client.request.fingerprint import Fingerprint
-from algorun_client.request.model import Json, Kind, Request, TaskAddress
+from algorun_client.request.model import Json, Request, TaskAddress
 from algorun_client.submit.assemble import prepare, tuning_job
 from algorun_client.submit.assemble.assemble import task_address
 from algorun_client.submit.history.tune_history import TuneHistory, TuningBegun
@@ -40,17 +37,12 @@ from algorun_client.submit.place.uploads import upload
 from algorun_client.submit.read import sweep, tune
 from algorun_client.submit.read.read import SubmitOrder
 from algorun_client.submit.read.source_tasks import filled
-from algorun_client.submit.read.sweep import Goal
 from algorun_client.submit.read.tune import TaskTune
 from algorun_client.submit.submit import connect_for, make_bucket
 
-from . import sweep_results, tuning
+from . import sagemaker_results, tuning
 from .chain_view import ChainView, JsonChainView, PlainChainView
-from .sweep_results import COMPLETED, Row, SweepResults
-
-STOPPED = "Stopped"
-STOPPING = ("Stopping", STOPPED)
-FLOAT_ERROR = 2.0**-24  # at most, of a float of 32 bits: a part of its value
+from .sweep_results import COMPLETED
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +104,7 @@ def run(order: SubmitOrder, asked: TaskTune, environ: Mapping[str, str], flags: 
         else:
             view.note(f"see its jobs with: {again}")
         return ClientCode.OK
-    return _follow(name, order, asked, connection, view, as_json=how.as_json)
+    return sagemaker_results.follow(name, order, asked, connection, view, as_json=how.as_json)
 
 
 @contextmanager
@@ -134,7 +126,7 @@ def _print(order: SubmitOrder, asked: TaskTune, connection: Site, environ: Mappi
         facts = look_up(order.spec, order.reading, connection, environ)
         address = task_address(order.spec, facts)
         history = TuneHistory(connection.target.store, address)
-        earlier = newest(connection, address)
+        earlier = sagemaker_results.newest(connection, address)
         number = _free_number(history, connection, address, history.newest())
         if earlier is not None:
             print(f"algorun: tuning job {earlier.name} exists: {earlier.status}, {earlier.counted}", file=sys.stderr)
@@ -154,85 +146,6 @@ def _print(order: SubmitOrder, asked: TaskTune, connection: Site, environ: Mappi
     return ClientCode.OK
 
 
-def newest(connection: Site, address: TaskAddress) -> TuningJob | None:
-    """The task's newest tuning job; None without one. Raises UserError."""
-    begun = TuneHistory(connection.target.store, address).newest()
-    if begun is None or connection.session is None or not _is_ours(begun):
-        return None
-    return _described(connection, address, begun.number)
-
-
-def _described(connection: Site, address: TaskAddress, number: int) -> TuningJob | None:
-    try:
-        return _api(connection).describe(names.tuning_job_name(address, number))
-    except NotFound:  # its client has died, or is still sending
-        return None
-    except ApiError as error:
-        raise explained(error) from None
-
-
-def stop(connection: Site, name: str) -> None:
-    """Asks a tuning job to create no further jobs, and to stop those that run. Raises UserError."""
-    try:
-        _api(connection).stop(name)
-    except ApiError as error:
-        raise explained(error) from None
-
-
-def results(connection: Site, address: TaskAddress, asked: TaskTune, goal: Goal | None) -> SweepResults:
-    """The jobs of the newest tuning job, whose own goal and parameters count: the table of the job file may have changed since.
-
-    Raises UserError, also if `goal` is another one: SageMaker tells no other.
-    """
-    found = newest(connection, address)
-    own = asked.goal if found is None else Goal(found.metric, found.lowest)
-    if goal not in (None, own):
-        raise UserError(
-            goal.text, f"SageMaker tells the values of the tuning's goal alone: {own.text}",
-            fix="leave the metric out; `algorun fetch JOB` has all values of a job",
-        )  # fmt: skip
-    if found is None:
-        return SweepResults(task=address.task, names=tuple(asked.space), goal=own, rows=())
-    try:
-        return _results(found, _api(connection).jobs(found.name), address.task)
-    except ApiError as error:
-        raise explained(error) from None
-
-
-def _results(state: TuningJob, jobs: list[TunedJob], task: str) -> SweepResults:
-    # Hyperband also stops a job that has reached its last step, maybe before it ends by itself.
-    counts = state.is_hyperband and state.status not in STOPPING
-    rows = [
-        Row(
-            task=each.job,
-            parameters=tuple(each.parameters.get(name, "") for name in state.parameters),
-            status=each.status,
-            job=each.job,
-            text=_text(each.value),
-            counts=counts and each.status == STOPPED,
-        )
-        for each in jobs
-    ]
-    goal = Goal(state.metric, state.lowest)
-    return SweepResults(task=task, names=state.parameters, goal=goal, rows=sweep_results.ordered(rows, goal))
-
-
-def _text(value: float | None) -> str:
-    """A value without the digits that it has from SageMaker's floats of 32 bits: 0.9278 for 0.9277999997138977."""
-    if value is None:
-        return ""
-    for digits in range(6, 10):
-        text = f"{value:.{digits}g}"
-        if abs(float(text) - value) <= abs(value) * FLOAT_ERROR:
-            return text
-    return repr(value)
-
-
-def _api(connection: Site) -> TuningJobs:
-    assert connection.session is not None  # tuning_job.check
-    return TuningJobs(connection.session.client("sagemaker"))
-
-
 def _placed(
     make: _Maker,
     order: SubmitOrder,
@@ -246,9 +159,9 @@ def _placed(
     history = TuneHistory(connection.target.store, make.address)
     begun, made_of, number = history.newest(), make(1).request.fingerprint, 0
     if begun is not None:
-        if not flags.runs_anyway and not _is_ours(begun):
+        if not flags.runs_anyway and not begun.by_sagemaker:
             tuning.check_begun(asked, connection.target, make.address)
-        earlier = newest(connection, make.address)
+        earlier = sagemaker_results.newest(connection, make.address)
         is_wanted = earlier is not None and not flags.runs_anyway
         if earlier is not None and is_wanted and _goes_on(begun, earlier, asked, made_of, order.spec.task, view):
             return earlier.name
@@ -269,7 +182,7 @@ def _placed(
     upload(connection.target.store, request.request, dict, for_command(is_silent=how.as_json))
     try:
         _check_begun(asked, history.begin(number, asked.to_json(), made_of), made_of, name)
-        _api(connection).create(dict(request.create))
+        sagemaker_results.api_of(connection).create(dict(request.create))
     except KeyboardInterrupt:
         raise Interrupted(
             "the tuning job was about to be created; the same line joins it, and makes no second one"
@@ -288,15 +201,11 @@ def _placed(
     return name
 
 
-def _is_ours(begun: TuningBegun) -> bool:
-    return begun.asked.get("tuner") == "sagemaker"
-
-
 def _free_number(history: TuneHistory, connection: Site, address: TaskAddress, begun: TuningBegun | None) -> int:
     """The number of a new tuning. One whose tuning job exists is left out: somebody has removed the task's folder since, and
     SageMaker takes a name once."""
     number = begun.number + 1 if begun else 1
-    while _described(connection, address, number) is not None:
+    while sagemaker_results.numbered(connection, address, number) is not None:
         now = history.newest()
         if now is not None and now.number >= number:  # another client has begun it just now
             return now.number
@@ -335,85 +244,8 @@ def _goes_on(
         )  # fmt: skip
     if changed:
         view.note(tuning.text_of_anew(task, changed))
-    elif earlier.status == STOPPED:
+    elif earlier.status == sagemaker_results.STOPPED:
         view.note(f"tuning job {earlier.name} was stopped; --force begins another one")
     else:
         view.note(f"{'is done by' if earlier.has_ended else 'joins'} tuning job {earlier.name}")
     return not changed
-
-
-def _follow(name: str, order: SubmitOrder, asked: TaskTune, connection: Site, view: ChainView, *, as_json: bool) -> int:
-    """Says how far the tuning job is, until it has ended; then its table. Returns the exit code."""
-    api = _api(connection)
-    try:
-        state = _to_its_end(api, name, Contact(view, connection.pace.silence_s), view, connection.pace.state_s)
-        jobs = api.jobs(name)
-        found = _results(state, jobs, order.spec.task)
-        end = _end(connection, state, found, asked, order.reading.known[order.spec.task].metrics)
-        sweep_results.write(found, as_json=as_json)
-    except KeyboardInterrupt as stop:
-        text = f"tuning job {name} runs on; the same line follows it again, `algorun stop {order.spec.task}` ends it"
-        if isinstance(stop, Interrupted) and stop.hanging:
-            raise Interrupted(text, hanging=True) from None
-        end = LastObject(code=ClientCode.DETACHED, kind=Ending.DETACHED, job=name, text=text)
-    except ApiError as error:
-        raise explained(error) from None
-    if as_json:
-        json_lines.write_end(end)
-    else:
-        view.note(f"{end.text}: exit {end.code}, kind={end.kind} source={end.source}")
-    return end.code
-
-
-def _to_its_end(api: TuningJobs, name: str, contact: Contact, view: ChainView, every_s: float) -> TuningJob:
-    """Raises UserError if AWS cannot be asked any more."""
-    said = ""
-    while True:
-        try:
-            state = api.describe(name)
-            contact.complete()
-        except ApiError as error:
-            problem = explained(error)
-            is_throttled = refusal(error) is Refusal.THROTTLED
-            if problem.code != ClientCode.CONTACT_LOST or contact.is_lost:
-                raise problem from None
-            contact.tell(
-                "AWS limits the calls of this account at the moment"
-                if is_throttled
-                else f"no answer from AWS ({problem.what})"
-            )
-        else:
-            text = f"tuning job {name}: {state.status}, {state.counted}"
-            if text != said:
-                view.note(text)
-                said = text
-            if state.has_ended:
-                return state
-        time.sleep(every_s)
-
-
-def _end(
-    connection: Site, state: TuningJob, found: SweepResults, asked: TaskTune, metrics: Mapping[str, str]
-) -> LastObject:
-    """How the command ends: well if a job has a value, else as the first job that failed."""
-    text = f"tuning job {state.name}: {state.counted}"
-    if found.best is not None:
-        return LastObject(job=state.name, kind=Ending.COMPLETED, source=Source.JOB, text=text)
-    silent = next((each for each in found.rows if each.status == "Completed"), None)
-    if silent is not None:
-        error = UserError(
-            f"{asked.where} goal",
-            f"job {silent.job} has completed, and SageMaker found no number for metric {asked.goal.metric!r} in its lines, whose "
-            f"regular expression is {metrics[asked.goal.metric]!r}",
-            allowed=f"metrics of the task: {', '.join(metrics)}",
-            fix=f"look at its lines with `algorun logs {silent.job}`, and correct the expression; --force begins another tuning job",
-        )
-        return LastObject(job=state.name, code=error.code, kind=kind_of(error.code), text=f"{text}; {error}")
-    failed = next((each for each in found.rows if each.status == "Failed"), None)
-    if failed is not None:
-        judged = judge(describe(connection.target.sagemaker, Kind.TRAINING, failed.job))
-        text = f"{text}; the first that failed, {failed.job}: {judged.text}"
-        return LastObject(job=state.name, code=judged.code, kind=judged.kind, source=judged.source, text=text)
-    if state.status == STOPPED:
-        return LastObject(job=state.name, code=ClientCode.STOPPED, kind=Ending.STOPPED, source=Source.JOB, text=text)
-    return LastObject(job=state.name, code=1, kind=Ending.FAILED, source=Source.JOB, text=f"{text}; {state.reason}")

@@ -99,7 +99,7 @@ def text_of_anew(task: str, changed: Sequence[str]) -> str:
 
 def _has_results(history: TuneHistory, begun: TuningBegun) -> bool:
     """False if nothing is lost when another tuning begins: each point has failed, or none was chosen."""
-    if begun.asked.get("tuner") == "sagemaker":  # its points are not written down here, and its jobs may run
+    if begun.by_sagemaker:  # its jobs may run
         return True
     return any(each.end is None or each.end.ending is not PointEnding.FAILED for each in history.points(begun.number))
 

@@ -85,6 +85,11 @@ class TuningBegun:
     asked: Mapping[str, object]
     fingerprint: Fingerprint | None
 
+    @property
+    def by_sagemaker(self) -> bool:
+        """True if SageMaker's tuner chooses the points: they are not written down here."""
+        return self.asked.get("tuner") == "sagemaker"
+
 
 class TuneHistory:
     """The objects of one task's tunings."""

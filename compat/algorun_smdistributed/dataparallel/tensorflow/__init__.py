@@ -42,6 +42,7 @@ rank, size, local_rank, local_size = _ranks.rank, _ranks.size, _ranks.local_rank
 
 
 ReduceOp = SimpleNamespace(AVERAGE=MEAN, SUM="SUM", MIN="MIN", MAX="MAX")
+KINDS = "AVERAGE, SUM, MIN, MAX of sdp.ReduceOp"
 
 
 @tf.autograph.experimental.do_not_convert  # type: ignore[untyped-decorator]  # TensorFlow has no types
@@ -94,20 +95,13 @@ def DistributedOptimizer(optimizer: Given, *, op: str | None = None, **kwargs: G
 
 def _reduce(call: str, op: str | None, kwargs: dict[str, Given]) -> Any:  # gradients.Reduce
     options.check(call, kwargs)
-    kind = _kind(call, op)
+    kind = tensors.kind_of(call, op, KINDS)
     return lambda found: tensors.reduce(_ranks, found, kind, call)
 
 
 def _allreduce(call: str, tensor: Tensor, op: str | None) -> Tensor:
     given = tensor if isinstance(tensor, tf.IndexedSlices) else tf.convert_to_tensor(tensor)
-    return tensors.reduce(_ranks, [given], _kind(call, op), call)[0]
-
-
-def _kind(call: str, op: str | None) -> str:
-    kind = op or ReduceOp.AVERAGE
-    if kind not in (ReduceOp.AVERAGE, ReduceOp.SUM, ReduceOp.MIN, ReduceOp.MAX):
-        raise UserError(f"{call}: op = {op!r}; allowed: AVERAGE, SUM, MIN, MAX of sdp.ReduceOp; fix: give one of them")
-    return kind
+    return tensors.reduce(_ranks, [given], tensors.kind_of(call, op, KINDS), call)[0]
 
 
 def __getattr__(name: str) -> NoReturn:

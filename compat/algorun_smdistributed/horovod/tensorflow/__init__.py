@@ -34,6 +34,7 @@ from algorun_train.common.errors import UserError
 Tensor = Any  # TensorFlow's objects have no types for mypy
 Variable = Any
 Average, Sum, Min, Max = MEAN, "SUM", "MIN", "MAX"
+KINDS = "hvd.Average, hvd.Sum, hvd.Min, hvd.Max"
 REFUSED = (
     "Adasum", "Product", "BroadcastGlobalVariablesHook", "PartialDistributedGradientTape", "ProcessSet", "add_process_set",
     "allgather", "allgather_object", "alltoall", "broadcast_global_variables", "broadcast_object", "broadcast_object_fn",
@@ -64,7 +65,7 @@ def allreduce(tensor: Tensor, average: bool | None = None, *, op: str | None = N
     options.check("hvd.allreduce", kwargs)
     if average is not None and op is not None:
         raise UserError("hvd.allreduce: both average and op; allowed: one of them; fix: leave average out")
-    kind = _kind("hvd.allreduce", op or (Sum if average is False else None))
+    kind = tensors.kind_of("hvd.allreduce", op or (Sum if average is False else None), KINDS)
     return tensors.reduce(_ranks, [_tensor(tensor)], kind, "hvd.allreduce")[0]
 
 
@@ -101,19 +102,12 @@ def DistributedOptimizer(
 
 def _reduce(call: str, op: str | None, sparse_as_dense: bool, kwargs: dict[str, Given]) -> Any:  # gradients.Reduce
     options.check(call, kwargs)
-    kind = _kind(call, op)
+    kind = tensors.kind_of(call, op, KINDS)
     return lambda found: tensors.reduce(_ranks, [_tensor(each, sparse_as_dense) for each in found], kind, call)
 
 
 def _tensor(given: Given, dense: bool = False) -> Tensor:
     return given if isinstance(given, tf.IndexedSlices) and not dense else tf.convert_to_tensor(given)
-
-
-def _kind(call: str, op: str | None) -> str:
-    kind = op or Average
-    if kind not in (Average, Sum, Min, Max):
-        raise UserError(f"{call}: op = {op!r}; allowed: hvd.Average, hvd.Sum, hvd.Min, hvd.Max; fix: give one of them")
-    return kind
 
 
 def __getattr__(name: str) -> NoReturn:
