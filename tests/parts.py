@@ -122,7 +122,7 @@ $BIN/python -m pip --python .build/trackers/bin/python install --quiet -r tests/
     "containers": Part(
         "hosts that are containers of the image",
         "Docker; docker-registry and aws on PATH", "4, 6",
-        f'{IMAGE}\n$BIN/pytest -m "docker $CHOSEN" tests/e2e --ignore tests/e2e/test_ray_containers.py',
+        f'{IMAGE}\n$BIN/pytest -m "docker $CHOSEN" tests/e2e --ignore tests/e2e/test_ray_containers.py --durations 12',
     ),
     # The SDKs exclude each other, and neither belongs to the project's own environment.
     "sdk": Part(
