@@ -83,7 +83,7 @@ def _specs(options: argparse.Namespace, environ: Mapping[str, str]) -> list[Task
         )
         words = options.program or (() if named or file.tasks else ANY_PROGRAM)
         spec = regions.make(file, layer, words, folder=str(folder), environ=environ)
-        made.append(replace(spec, where=Where.AWS, bucket=spec.bucket or settings.BUCKET.read(environ)))
+        made.append(replace(spec, where=Where.AWS))
     return made
 
 

@@ -27,10 +27,15 @@ class Archive:
 
     sha256: str  # of the content
     size: int  # bytes
-    members: int
     data: bytes | None = None
     path: Path | None = None
-    contents: Mapping[str, str] = field(default_factory=dict)  # by file: what it is, without files that were `added`
+    # By the user's file: a text that changes with it. Files that were `added` are left out.
+    contents: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def file(self) -> str:
+        """Its name in the bucket and on a host."""
+        return f"{self.sha256}.tar.gz"
 
 
 def pack(files: Iterable[FoundFile], added: Mapping[str, bytes], folder: Path, where: str) -> Archive:
@@ -42,21 +47,19 @@ def pack(files: Iterable[FoundFile], added: Mapping[str, bytes], folder: Path, w
     files = sorted(files, key=lambda file: file.name)
     if sum(file.size for file in files) <= IN_MEMORY:
         buffer = io.BytesIO()
-        members, contents = _write(buffer, files, added, where)
+        contents = _write(buffer, files, added, where)
         content = buffer.getvalue()
-        return Archive(hashlib.sha256(content).hexdigest(), len(content), members, data=content, contents=contents)
+        return Archive(hashlib.sha256(content).hexdigest(), len(content), data=content, contents=contents)
     path = folder / "code.tar.gz"
     with open(path, "wb") as out:
-        members, contents = _write(out, files, added, where)
+        contents = _write(out, files, added, where)
     with open(path, "rb") as again:
         digest = hashlib.file_digest(again, "sha256").hexdigest()
-    return Archive(digest, path.stat().st_size, members, path=path, contents=contents)
+    return Archive(digest, path.stat().st_size, path=path, contents=contents)
 
 
-def _write(
-    out: BinaryIO, files: Iterable[FoundFile], added: Mapping[str, bytes], where: str
-) -> tuple[int, dict[str, str]]:
-    """Returns the number of members, and what each of the user's files is."""
+def _write(out: BinaryIO, files: Iterable[FoundFile], added: Mapping[str, bytes], where: str) -> dict[str, str]:
+    """Returns what each of the user's files is."""
     contents: dict[str, str] = {}
     with (
         gzip.GzipFile(filename="", mode="wb", fileobj=out, compresslevel=LEVEL, mtime=0) as zipped,
@@ -70,7 +73,7 @@ def _write(
             info = tarfile.TarInfo(name)
             info.size, info.mode = len(content), 0o755 if name.endswith(".sh") else 0o644
             tar.addfile(info, io.BytesIO(content))
-    return len(contents) + len(added), contents
+    return contents
 
 
 def _add(tar: tarfile.TarFile, file: FoundFile, where: str) -> str:

@@ -94,7 +94,8 @@ def test_the_launcher_unpacks_it(tmp_path):
     assert (tmp_path / "out" / "sub" / "link").read_text() == "print(1)\n"
     assert os.access(tmp_path / "out" / "run.sh", os.X_OK)
     assert os.access(tmp_path / "out" / ".algorun" / "program.sh", os.X_OK)
-    assert made.members == 6
+    with tarfile.open(tmp_path / "a.tar.gz") as tar:
+        assert len(tar.getnames()) == 6
 
 
 @pytest.mark.parametrize(

@@ -6,11 +6,13 @@ import dataclasses
 from pathlib import Path
 
 from algorun.common import REQUEST_FORMAT
+from algorun_client.files.archive import Archive
+from algorun_client.files.inputs import HashedFile
 from algorun_client.request.model import Request
 from algorun_client.submit.assemble.assemble import assemble
 from algorun_client.submit.look_up.facts import Facts
 from algorun_client.submit.read import job_file, layers, make_spec
-from algorun_client.submit.read.material import CodeArchive, LocalFile, Material
+from algorun_client.submit.read.material import Material
 from algorun_client.submit.read.program import started, with_long_arguments
 from algorun_client.submit.read.spec import SourceKind, TaskSpec
 
@@ -57,10 +59,10 @@ def request(
     if not task.resources.instance and not task.resources.groups:
         task = dataclasses.replace(task, resources=dataclasses.replace(task.resources, instance="ml.m5.xlarge"))
     run = with_long_arguments(started(task.program, names), task.kind)
-    code = CodeArchive(sha256="c0de" * 16, size=1234, data=b"") if names or run.added else None
+    code = Archive(sha256="c0de" * 16, size=1234, data=b"") if names or run.added else None
     local = {each.name: files.get(each.name, ["a"]) for each in task.inputs if each.kind is SourceKind.FOLDER}
     inputs = {
-        name: [LocalFile(name=file, path=Path(file), size=1, sha256="da7a" * 16) for file in listed]
+        name: [HashedFile(name=file, path=Path(file), size=1, sha256="da7a" * 16) for file in listed]
         for name, listed in local.items()
     }
     return assemble(task, facts, Material(started=run, code=code, inputs=inputs, commit=commit), number)

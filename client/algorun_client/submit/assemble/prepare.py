@@ -11,11 +11,13 @@ from pathlib import Path
 from algorun.common.plain_text import plain
 from algorun_client.aws.service_model import input_shape
 from algorun_client.files import archive, inputs, scratch
+from algorun_client.files.archive import Archive
+from algorun_client.files.inputs import HashedFile
 from algorun_client.files.task_files import described
 from algorun_client.request import limits
 from algorun_client.request.model import Request, TaskAddress
 from algorun_client.submit.look_up.facts import Facts
-from algorun_client.submit.read.material import CodeArchive, LocalFile, Material
+from algorun_client.submit.read.material import Material
 from algorun_client.submit.read.read import SubmitOrder
 from algorun_client.submit.read.source_tasks import filled
 
@@ -84,32 +86,25 @@ def prepared(asked: SubmitOrder, facts: Facts) -> Iterator[Maker]:
 def check(asked: SubmitOrder, facts: Facts) -> None:
     """Raises UserError for what is wrong with the request. Packs and hashes nothing."""
     asked = asked.of(filled(asked.spec, facts.values))
-    code = CodeArchive(sha256=NO_HASH, size=0, data=b"") if asked.code or asked.started.added else None
+    code = Archive(sha256=NO_HASH, size=0, data=b"") if asked.code or asked.started.added else None
     Maker(asked, facts, Material(started=asked.started, code=code, inputs=_sizes(asked))).check()
 
 
-def hashed(asked: SubmitOrder) -> dict[str, Sequence[LocalFile]]:
+def hashed(asked: SubmitOrder) -> dict[str, Sequence[HashedFile]]:
     """The files of the local inputs. Raises UserError for one that cannot be read."""
     for name, found in asked.data.items():
         if found.size > LARGE_DATA:
             print(f"algorun: reading --in {name}: {plain(described(found.files))}", file=sys.stderr, flush=True)
+    return {name: inputs.hashed(found, f"--in {name}") for name, found in asked.data.items()}
+
+
+def _sizes(asked: SubmitOrder) -> dict[str, Sequence[HashedFile]]:
     return {
-        name: [
-            LocalFile(name=file.name, path=file.path, size=file.size, sha256=file.sha256)
-            for file in inputs.hashed(found, f"--in {name}")
-        ]
-        for name, found in asked.data.items()
+        name: [HashedFile(f.name, f.path, f.size, NO_HASH) for f in found.files] for name, found in asked.data.items()
     }
 
 
-def _sizes(asked: SubmitOrder) -> dict[str, Sequence[LocalFile]]:
-    return {
-        name: [LocalFile(name=f.name, path=f.path, size=f.size, sha256=NO_HASH) for f in found.files]
-        for name, found in asked.data.items()
-    }
-
-
-def packed(asked: SubmitOrder, folder: Path) -> CodeArchive | None:
+def packed(asked: SubmitOrder, folder: Path) -> Archive | None:
     """The code of a task; None without any. A large archive is written into `folder`. Raises UserError."""
     if not asked.code and not asked.started.added:
         return None
@@ -117,11 +112,10 @@ def packed(asked: SubmitOrder, folder: Path) -> CodeArchive | None:
         return asked.archive
     if sum(file.size for file in asked.code) > LARGE_CODE:  # packing and hashing may take minutes
         print(f"algorun: packing {plain(described(asked.code))}", file=sys.stderr, flush=True)
-    made = archive.pack(asked.code, asked.started.added, folder, "--code")
-    return CodeArchive(sha256=made.sha256, size=made.size, data=made.data, path=made.path, contents=made.contents)
+    return archive.pack(asked.code, asked.started.added, folder, "--code")
 
 
-def _with_size(notices: tuple[str, ...], code: CodeArchive | None) -> tuple[str, ...]:
+def _with_size(notices: tuple[str, ...], code: Archive | None) -> tuple[str, ...]:
     if code is None or code.size <= LARGE_CODE:
         return notices
     return (*notices, f"the code archive has {code.size >> 20} MiB; .algorunignore keeps files out, --in takes data")

@@ -10,14 +10,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from algorun.common.errors import UserError
-from algorun_client.common import settings
 from algorun_client.common.refusals import Unanswered
+from algorun_client.files.archive import Archive
 from algorun_client.files.scan import FoundFile
 from algorun_client.submit.assemble import prepare
 from algorun_client.submit.read import job_file, regions, submit_options, tune, values
 from algorun_client.submit.read.job_file import JobFile
 from algorun_client.submit.read.layers import Given, Layer
-from algorun_client.submit.read.material import CodeArchive
 from algorun_client.submit.read.read import SubmitOrder, of_spec
 from algorun_client.submit.read.source_tasks import Reading, known_tasks, needs
 from algorun_client.submit.read.spec import TaskSpec
@@ -71,7 +70,7 @@ def read_chain(
     asked = {}
     for task in dict.fromkeys(node.table for node in made.nodes):
         with naming(task):
-            asked[task] = of_spec(specs[task], file, reading, environ)
+            asked[task] = of_spec(specs[task], file, reading)
     return ChainPlan(made, asked)
 
 
@@ -112,7 +111,7 @@ def snapshot(plan: ChainPlan, folder: Path) -> ChainPlan:
     hashed, once for all points of a sweep: a file that changes later is noticed when it is uploaded. Raises UserError.
     """
     copies: dict[Path, Path] = {}
-    archives: dict[tuple[FoundFile, ...], CodeArchive | None] = {}
+    archives: dict[tuple[FoundFile, ...], Archive | None] = {}
     asked = {}
     for task, each in plan.asked.items():
         code = tuple(_copied(file, copies, folder) for file in each.code)
@@ -170,4 +169,4 @@ def _spec(file: JobFile, flags: Layer, task: str, folder: str, environ: Mapping[
             f"{', '.join(each.region for each in (spec, *spec.elsewhere))}: several regions are for one task",
             fix="--region NAME, one region, with --all, sweeps and tunings",
         )
-    return replace(spec, bucket=spec.bucket or settings.BUCKET.read(environ))
+    return spec

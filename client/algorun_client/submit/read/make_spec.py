@@ -11,6 +11,7 @@ from algorun.common.errors import UserError
 from algorun.job.engine import Engine
 from algorun.job.request import layout as hosts_and_slots
 from algorun.job.setting_values import MOST_RESTARTS
+from algorun_client.common import settings
 from algorun_client.request import names
 from algorun_client.request.model import Kind
 
@@ -79,7 +80,7 @@ def make(jobfile: JobFile, flags: Layer, words: Sequence[str], *, folder: str, e
     """The task that was asked for. Raises UserError.
 
     `words`: the program and its arguments, empty if the job file names them. `folder`: the current one. `environ`: for
-    `--env NAME`, which takes the caller's value.
+    `--env NAME`, which takes the caller's value, and for the bucket.
     """
     task = _task(jobfile, flags, words)
     has_program = bool(words) or "shell" in flags.single or "module" in flags.single
@@ -104,7 +105,7 @@ def make(jobfile: JobFile, flags: Layer, words: Sequence[str], *, folder: str, e
         kind=options.get("kind", _kind, Kind.TRAINING),
         project=names.checked(options.where("project"), options.text("project") or project),
         task=task,
-        bucket=options.text("bucket").removeprefix("s3://").rstrip("/"),
+        bucket=options.text("bucket").removeprefix("s3://").rstrip("/") or settings.BUCKET.read(environ),
         prefix=options.get("prefix", _prefix, ""),
         image=options.text("image") or (LOCAL_IMAGE if is_simulated else ""),
         role=options.text("role"),

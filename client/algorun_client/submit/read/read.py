@@ -11,13 +11,13 @@ from pathlib import Path
 from algorun.common.code_commit import commit_of
 from algorun.common.errors import UserError
 from algorun.job.entry import BUNDLED
-from algorun_client.common import settings
 from algorun_client.files import task_files
+from algorun_client.files.archive import Archive
+from algorun_client.files.inputs import HashedFile
 from algorun_client.files.scan import FileScan, FoundFile
 
 from . import job_file, program, regions, submit_options
 from .job_file import JobFile
-from .material import CodeArchive, LocalFile
 from .source_tasks import Reading, check_reading, known_tasks
 from .spec import SourceKind, TaskSpec
 
@@ -33,10 +33,8 @@ class SubmitOrder:
     notices: tuple[str, ...]
     commit: str = ""  # of the code, for the job's page
     reading: Reading = field(default_factory=Reading)  # what is known of tasks that it reads
-    hashed: Mapping[str, Sequence[LocalFile]] | None = None  # the data, once somebody has hashed them for several jobs
-    archive: CodeArchive | None = (
-        None  # the code, once somebody has packed it for several jobs, without `started.added`
-    )
+    hashed: Mapping[str, Sequence[HashedFile]] | None = None  # the data, once somebody has hashed them for several jobs
+    archive: Archive | None = None  # the code, once somebody has packed it for several jobs, without `started.added`
 
     def of(self, spec: TaskSpec) -> SubmitOrder:
         """The same files for a task with other words."""
@@ -55,12 +53,11 @@ def read_order(options: argparse.Namespace, environ: Mapping[str, str], folder: 
     spec = replace(spec, elsewhere=tuple(replace(each, program=spec.program) for each in spec.elsewhere))
     known = known_tasks(file)
     check_reading(spec, known)
-    return of_spec(spec, file, Reading(known=known), environ)
+    return of_spec(spec, file, Reading(known=known))
 
 
-def of_spec(spec: TaskSpec, file: JobFile, reading: Reading, environ: Mapping[str, str]) -> SubmitOrder:
+def of_spec(spec: TaskSpec, file: JobFile, reading: Reading) -> SubmitOrder:
     """Looks for the files that a task needs. Raises UserError."""
-    spec = replace(spec, bucket=spec.bucket or settings.BUCKET.read(environ))
     asked, folder = spec.program, Path(spec.code).resolve()
     needs_no_folder = asked.name in BUNDLED and not asked.module and not (Path(spec.code) / asked.name).is_file()
     found = task_files.find(

@@ -11,10 +11,11 @@ import pytest
 
 from algorun.common.errors import UserError
 from algorun_client.aws.service_model import input_shape
+from algorun_client.files.inputs import HashedFile
 from algorun_client.request import codec, limits
 from algorun_client.request.model import Kind
 from algorun_client.submit.look_up.facts import Facts, Listed, Upstream
-from algorun_client.submit.read.material import LocalFile, fingerprint
+from algorun_client.submit.read.material import fingerprint
 from algorun_client.submit.read.program import started
 from tests.client.submit.read.test_make_spec import CLIENT_MD
 from tests.client.submit.specs import FACTS, IMAGE, request, spec
@@ -297,7 +298,7 @@ def test_local_inputs_are_uploads_and_their_folders_mirrors():
 
 def test_the_folder_of_an_input_stands_for_its_content():
     def file(name, sha256):
-        return LocalFile(name=name, path=Path(name), size=1, sha256=sha256)
+        return HashedFile(name=name, path=Path(name), size=1, sha256=sha256)
 
     one = [file("a", "1"), file("b", "2")]
     assert fingerprint(one) == fingerprint(one[::-1])

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 from pathlib import Path
 
+from algorun_client.files.inputs import HashedFile
 from algorun_client.request.codec import identity
 from algorun_client.request.model import Kind, Request, TaskAddress, Upload
-from algorun_client.submit.read.material import LocalFile, fingerprint
+from algorun_client.submit.read.material import fingerprint
 
 ADDRESS = TaskAddress(bucket="b", project="p", task="t")
 FILES = {"a": "A", "b": "BB", "c": "CCC"}
@@ -20,7 +21,7 @@ def hashes(files: dict[str, str]) -> str:
 def folder(files: dict[str, str]) -> str:
     return ADDRESS.input(
         "train",
-        fingerprint([LocalFile(name=name, path=Path(name), size=0, sha256=text) for name, text in files.items()]),
+        fingerprint([HashedFile(name=name, path=Path(name), size=0, sha256=text) for name, text in files.items()]),
     )
 
 
