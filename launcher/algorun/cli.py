@@ -114,9 +114,7 @@ def _plan(options: argparse.Namespace) -> int:
     if job.warning:
         print(f"algorun: warning: {job.warning}", file=sys.stderr)
     slots = cluster.assumed_slots(job, cluster.own_slots(job, machine))
-    has_driver = job.launch.engine.value.has_driver
-    hosts_with_ranks = cluster.resolve(job.resources.hosts, slots, job.launch.standalone, has_driver=has_driver)
-    made = plan.make(job, hosts_with_ranks, machine, Programs(*_programs()))
+    made = plan.make(job, cluster.resolve(job, slots), machine, Programs(*_programs()))
     ranks = [len(host.ranks) for host in made.hosts if host.joined and host.ranks]
     made = replace(made, groups=bundled.check(job.entry, sys.executable, ranks))
     sys.stdout.write(

@@ -58,7 +58,7 @@ def under_algorun(tree: Tree, folder: Path) -> Seen:
     config = read_config(LaunchRequest(from_job=True), around)
     found = replace(machine(tree.gpus, tree.allowed_cpus), default_interface=tree.default_interface)
     slots = cluster.assumed_slots(config, cluster.own_slots(config, found))
-    made = plan.make(config, cluster.resolve(config.resources.hosts, slots), found, PROGRAMS)
+    made = plan.make(config, cluster.resolve(config, slots), found, PROGRAMS)
     host = made.host(config.resources.current_host)
     argv = made.argv
     size = len(argv) - len(config.entry.args)

@@ -29,7 +29,7 @@ from tests.contract.trees import ENCODINGS
 
 SCRIPT = job("script")
 MACHINE = machine()
-RANKS = cluster.resolve(SCRIPT.resources.hosts, cluster.assumed_slots(SCRIPT, cluster.own_slots(SCRIPT, MACHINE)))
+RANKS = cluster.resolve(SCRIPT, cluster.assumed_slots(SCRIPT, cluster.own_slots(SCRIPT, MACHINE)))
 
 text = st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=12)
 looks_like_json = st.sampled_from(

@@ -119,7 +119,7 @@ def read_job(data: bytes) -> None:
         slots = cluster.assumed_slots(job, cluster.own_slots(job, MACHINE))
         if sum(each.value for each in slots.values()) > MOST_RANKS:
             return
-        made = plan.make(job, cluster.resolve(job.resources.hosts, slots, job.launch.standalone), MACHINE, PROGRAMS)
+        made = plan.make(job, cluster.resolve(job, slots), MACHINE, PROGRAMS)
     except UserError as error:
         one_line(error)
         return

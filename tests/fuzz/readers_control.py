@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from algorun.common.event_loop import Loop
+from algorun.common.fast_dataclasses import replace
 from algorun.control.failures.failure import Failure, RankLeft
 from algorun.control.failures.non_finite import NonFiniteValue
 from algorun.control.hang.call import CollectiveCall
@@ -49,6 +50,7 @@ from algorun.control.wire.messages import (
     bye,
 )
 from algorun.control.wire.seal import Seal
+from algorun.job.config import LaunchRequest, read_config
 from algorun.job.values import Sourced
 from algorun.network.connection import Connection
 from algorun.plan import cluster
@@ -58,6 +60,8 @@ from algorun.timing.rank_times import RankTimes
 
 from . import mutations
 from .reader import PART, Reader
+
+JOB = read_config(LaunchRequest(target="ddp"), {"SAGEMAKER_BASE_DIR": "/nowhere"})
 
 HOSTS = ("algo-1", "algo-2", "algo-3")
 FAILURE = Failure(
@@ -166,7 +170,8 @@ def parse(message: Message) -> None:
         case Go():
             slots = {host: Sourced(count, "the gate") for host, count in message.slots.items()}
             if slots and all(message.slots.values()) and sum(message.slots.values()) <= 1 << 14:
-                cluster.resolve(tuple(slots), slots)
+                hosts = replace(JOB.resources, hosts=tuple(slots))
+                cluster.resolve(replace(JOB, input=replace(JOB.input, resources=hosts)), slots)
             assert all(0 <= count <= wire.MOST_SLOTS for count in message.slots.values())
         case End(verdict):
             assert 0 <= verdict.code < 256

@@ -61,7 +61,7 @@ def planned() -> tuple[Any, Any]:
     request = LaunchRequest(target="train.py", slots=2, engine="torchrun", cwd=str(folder / "code"))
     job = config.read_config(request, {"SAGEMAKER_BASE_DIR": str(folder)})
     slots = cluster.assumed_slots(job, cluster.own_slots(job, MACHINE))
-    made = plan.make(job, cluster.resolve(job.resources.hosts, slots, job.launch.standalone), MACHINE, PROGRAMS)
+    made = plan.make(job, cluster.resolve(job, slots), MACHINE, PROGRAMS)
     return made, made.hosts[0]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
 from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import dataclass, field
@@ -102,23 +102,19 @@ def assumed_slots(config: JobConfig, own: Sourced[int]) -> dict[str, Sourced[int
     return slots | {config.resources.current_host: own}
 
 
-def resolve(
-    hosts: tuple[str, ...],
-    slots: Mapping[str, Sourced[int]],
-    standalone: Collection[str] = frozenset(),
-    *,
-    has_driver: bool = False,
-) -> Cluster:
-    """All hosts with their ranks: consecutive numbers in the order of `hosts`; `standalone` hosts come last.
+def resolve(config: JobConfig, slots: Mapping[str, Sourced[int]]) -> Cluster:
+    """All hosts with their ranks: consecutive numbers in the order of the hosts; standalone hosts come last.
 
-    Raises UserError on a host without slots. `has_driver`: only the first host needs one.
+    Raises UserError on a host without slots. Of an engine with a driver only the first host needs one.
     """
+    hosts, standalone = config.resources.hosts, config.launch.standalone
+    only_first = config.launch.engine.value.has_driver
     resolved: dict[str, Host] = {}
     next_rank = group_rank = 0
     inside = [host for host in hosts if host not in standalone]
     places = {host: index for index, host in enumerate(hosts)}
     for name in (*inside, *(host for host in hosts if host in standalone)):
-        if name not in slots or slots[name].value < (0 if has_driver and places[name] else 1):
+        if name not in slots or slots[name].value < (0 if only_first and places[name] else 1):
             raise UserError(f"slots of {name}", "0 slots", allowed="1 or more", fix="set --slots")
         joined = group_rank < len(inside)
         resolved[name] = Host(name, places[name], slots[name], next_rank, group_rank if joined else None)

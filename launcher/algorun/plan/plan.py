@@ -128,16 +128,15 @@ def offline(config: JobConfig) -> Meeting:
 
 
 def _ranks(
-    host: Host, config: JobConfig, machine: Machine, sagemaker: sagemaker_env.SageMakerEnvironment
+    host: Host, config: JobConfig, machine: Machine, sagemaker: sagemaker_env.SageMakerEnvironment, pieces: Pieces
 ) -> tuple[RankPlan, ...]:
     """The ranks of a host, each with its own variables. A standalone host's process has none, nor has a driver."""
-    has_own = host.joined and not config.launch.engine.value.has_driver
     out = []
     for local_rank, rank in enumerate(host.ranks):
         own = env.rank_contract(rank, local_rank)
         own += [env.data_parallel(local_rank)] if sagemaker.data_parallel else []
         own += framework_env.jax_devices(local_rank, host.slots.value, machine.gpus, config.environ)
-        out.append(RankPlan(rank, local_rank, tuple(own) if has_own else ()))
+        out.append(RankPlan(rank, local_rank, tuple(own) if host.joined and pieces.contract else ()))
     return tuple(out)
 
 
@@ -149,15 +148,14 @@ def _host(
     pieces: Pieces,
     nic: Sourced[str],
 ) -> HostPlan:
-    has_driver = config.launch.engine.value.has_driver
     variables = (
         *sagemaker.host(host),
         *simple_sagemaker_env.of_host(config, host),
-        *(() if has_driver else env.host_contract(host)),
-        *env.defaults(nic, machine, None if has_driver else host.slots.value, config.environ),
+        *(env.host_contract(host) if pieces.contract else ()),
+        *env.defaults(nic, machine, host.slots.value if pieces.contract else None, config.environ),
     )
     starter = pieces.starters.get(host.name, ())
-    ranks = _ranks(host, config, machine, sagemaker)
+    ranks = _ranks(host, config, machine, sagemaker, pieces)
     address = pieces.addresses.get(host.name, "")
     return HostPlan(host.name, host.node_rank, host.slots, variables, ranks, starter, host.joined, address)
 
@@ -247,14 +245,14 @@ def make(
             *_python_path(config),
             *env.of_engine(pieces.shared, config.environ),
         ),
-        contract=() if launch.engine.value.has_driver else contract,
+        contract=contract if pieces.contract else (),
         starter_env=tuple(Variable(k, v, launch.engine.value) for k, v in pieces.environ.items()),
         keeps_contract=pieces.keeps_contract,
         limits=config.limits,
         compatibility=launch.compatibility,
-        openmpi=machine.openmpi if launch.engine.value.needs_openmpi else None,
+        openmpi=machine.openmpi,
         tensorflow=framework_env.workers(config, cluster, meeting),
-        ray=machine.ray if launch.engine.value.has_driver else None,
+        ray=machine.ray,
         preparation=_preparation(config),
         hosts=tuple(_host(h, config, machine, sagemaker, pieces, nic) for h in cluster.hosts),
         is_default=launch.is_default,

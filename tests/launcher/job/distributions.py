@@ -35,4 +35,4 @@ def read(base: Path, **environ: str) -> JobConfig:
 def made(job: JobConfig, gpus: int = 4, openmpi: OpenMpi | None = None) -> plan.Plan:
     slots = cluster.assumed_slots(job, cluster.own_slots(job, machine(gpus)))
     here = machine(gpus, openmpi=openmpi)
-    return plan.make(job, cluster.resolve(job.resources.hosts, slots, job.launch.standalone), here, PROGRAMS)
+    return plan.make(job, cluster.resolve(job, slots), here, PROGRAMS)

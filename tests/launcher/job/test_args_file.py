@@ -36,7 +36,7 @@ def base(tmp_path) -> Path:
 def shown(config) -> str:
     found = machine()
     slots = cluster.assumed_slots(config, cluster.own_slots(config, found))
-    return render.plan_text(plan.make(config, cluster.resolve(config.resources.hosts, slots), found, PROGRAMS))
+    return render.plan_text(plan.make(config, cluster.resolve(config, slots), found, PROGRAMS))
 
 
 def test_an_argument_of_3000_characters_arrives_whole(base):

@@ -39,7 +39,7 @@ def processing(base: Path, described: object, request: LaunchRequest | None = No
 def text(config) -> str:
     found = machine()
     slots = cluster.assumed_slots(config, cluster.own_slots(config, found))
-    return render.plan_text(plan.make(config, cluster.resolve(config.resources.hosts, slots), found, PROGRAMS))
+    return render.plan_text(plan.make(config, cluster.resolve(config, slots), found, PROGRAMS))
 
 
 FILE = {"TrainingInputMode": "File"}

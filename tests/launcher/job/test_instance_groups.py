@@ -25,7 +25,7 @@ def test_groups_outside_the_distribution_stand_alone(key, tmp_path):
     hosts = ["algo-1", "algo-2", "algo-3"]
     job = read(write(tmp_path, raw, hosts, instance_groups=GROUPS, current_group_name="data"))
     slots = {"algo-1": Sourced(1, ""), "algo-2": Sourced(2, ""), "algo-3": Sourced(2, "")}
-    found = plan.make(job, cluster.resolve(job.resources.hosts, slots, job.launch.standalone), machine(), PROGRAMS)
+    found = plan.make(job, cluster.resolve(job, slots), machine(), PROGRAMS)
     assert found.world_size == 4
     assert [[rank.rank for rank in host.ranks] for host in found.hosts] == [[4], [0, 1], [2, 3]]
     alone, first, _ = found.hosts

@@ -22,8 +22,7 @@ ENGINES = ("native", "torchrun", "mpirun")
 def made(slots: int, gpus: int = 0, meeting: Meeting | None = None, **environ: str) -> Plan:
     config = job("script-2-hosts", ALGORUN_SLOTS=str(slots), **environ)
     here = machine(gpus, openmpi=OPEN_MPI[4])
-    hosts = config.resources.hosts
-    ranks = cluster.resolve(hosts, dict.fromkeys(hosts, Sourced(slots, "")), config.launch.standalone)
+    ranks = cluster.resolve(config, dict.fromkeys(config.resources.hosts, Sourced(slots, "")))
     return plan.make(config, ranks, here, PROGRAMS, meeting)
 
 
@@ -124,8 +123,7 @@ def test_hosts_whose_names_do_not_resolve_are_found_by_their_addresses():
 
 def test_more_workers_than_a_variable_can_name_are_refused():
     config = job("script-2-hosts", LaunchRequest(from_job=True, imagine_hosts=1000, slots=8), **WISH)
-    hosts = config.resources.hosts
-    ranks = cluster.resolve(hosts, dict.fromkeys(hosts, Sourced(8, "")))
+    ranks = cluster.resolve(config, dict.fromkeys(config.resources.hosts, Sourced(8, "")))
     with pytest.raises(UserError, match="TF_CONFIG: 8000 workers make .*; allowed: less than 131072 bytes") as caught:
         plan.make(config, ranks, machine(), PROGRAMS)
     assert caught.value.code == 64

@@ -29,7 +29,7 @@ def asked(tree: str = "script-2-hosts", **environ: str) -> JobConfig:
 def made(config: JobConfig, found: Machine | None = None, meeting: Meeting | None = None) -> Plan:
     found = found or replace(machine(), ray=Ray("/opt/venv/bin/ray", "2.60.0", has_client_server=True))
     slots = cluster.assumed_slots(config, cluster.own_slots(config, found))
-    hosts = cluster.resolve(config.resources.hosts, slots, config.launch.standalone, has_driver=True)
+    hosts = cluster.resolve(config, slots)
     return plan.make(config, hosts, found, PROGRAMS, meeting)
 
 

@@ -16,7 +16,7 @@ from tests.launcher.job.test_channels import INPUT, processing, training
 def environ(config, host: int = 0) -> dict[str, str]:
     found = machine()
     slots = cluster.assumed_slots(config, cluster.own_slots(config, found))
-    made = plan.make(config, cluster.resolve(config.resources.hosts, slots), found, PROGRAMS)
+    made = plan.make(config, cluster.resolve(config, slots), found, PROGRAMS)
     whole = made.environ(made.hosts[host], made.hosts[host].ranks[0])
     return {name: value for name, value in whole.items() if name.startswith("SSM_")}
 

@@ -14,7 +14,6 @@ from algorun.plan.plan import Plan
 
 def planned(config: JobConfig, machine: Machine, programs: Programs, go: Go) -> Plan:
     """The plan that every host makes of the same `go`. Raises UserError."""
-    hosts, launch = config.resources.hosts, config.launch
     slots = {host: Sourced(count, f"{host} at the gate") for host, count in go.slots.items()}
     ports = go.master_port, go.engine_port, go.jax_port
     port, engine_port, jax_port = (Sourced(number, "free on the leader") for number in ports)
@@ -22,5 +21,4 @@ def planned(config: JobConfig, machine: Machine, programs: Programs, go: Go) -> 
     meeting = Meeting(
         address, port, engine_port, jax_port, go.attempt, go.tf_ports, addresses=go.addresses, secret=go.secret
     )
-    found = cluster.resolve(hosts, slots, launch.standalone, has_driver=launch.engine.value.has_driver)
-    return plan.make(config, found, machine, programs, meeting)
+    return plan.make(config, cluster.resolve(config, slots), machine, programs, meeting)

@@ -76,6 +76,7 @@ class Pieces:
 
     starters: Mapping[str, tuple[str, ...]] = field(default_factory=dict)  # host name: argv; other hosts start none
     environ: Mapping[str, str] = field(default_factory=dict)  # of these processes
+    contract: bool = True  # its ranks get torchrun's variables; False for a driver, which is no rank of a world
     keeps_contract: bool = False  # the engine sets RANK, MASTER_ADDR and torchrun's other variables itself
     addresses: Mapping[str, str] = field(default_factory=dict)  # of the hosts, if these processes use them
     # Of these processes and of every rank, with the source of each. A user's own value of the same name wins.

@@ -38,7 +38,7 @@ def pieces(wanted: Wanted) -> Pieces:
         "RAY_AUTH_MODE": ("token", source),
         "RAY_AUTH_TOKEN": (ray.secret, "random, of this attempt"),
     }
-    return Pieces(starters, addresses=ray.addresses, shared=shared)
+    return Pieces(starters, contract=False, addresses=ray.addresses, shared=shared)
 
 
 def _node(host: RankHost, ray: RayCluster) -> list[str]:
