@@ -43,8 +43,3 @@ def add_job_argument(parser: Parser) -> None:
     parser.add_argument("job", metavar="JOB", help="TASK, PROJECT/TASK (its newest job), or a job's name")
     add_where_options(parser)
     add_place_options(parser)
-
-
-def add_follow_options(parser: Parser) -> None:
-    """What `submit` has beside its request."""
-    parser.add_argument("--detach", action="store_true", help="do not follow: leave as soon as the job is created")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import PurePosixPath
 from typing import TypeVar
 
@@ -39,11 +40,11 @@ LOCAL_INSTANCE, LOCAL_IMAGE = "ml.m5.large", "algorun:local"  # of jobs on this 
 PREFIX = re.compile(r"[A-Za-z0-9!_.*'()/-]+")
 
 
+@dataclass(frozen=True, slots=True)
 class _Options:
-    """The merged layers, with one method per type of value."""
+    """The merged layers."""
 
-    def __init__(self, layer: Layer) -> None:
-        self.layer = layer
+    layer: Layer
 
     def get(self, key: str, convert: Callable[[str, object], T], default: T) -> T:
         """The value of a key, converted; the default if it is absent."""
@@ -58,18 +59,6 @@ class _Options:
     def text(self, key: str) -> str:
         """A text, "" if it is absent."""
         return self.get(key, values.text, "")
-
-    def path(self, key: str) -> str:
-        """A path, absolute; "" if it is absent."""
-        given = self.layer.single.get(key)
-        return given.absolute(values.text(given.where, given.raw)) if given else ""
-
-    def paths(self, key: str) -> tuple[str, ...]:
-        """A list of paths, absolute."""
-        given = self.layer.single.get(key)
-        if given is None:
-            return ()
-        return tuple(given.absolute(path) for path in values.words(given.where, given.raw))
 
     def table(self, key: str) -> Mapping[str, Given]:
         """A table by name."""
@@ -94,12 +83,14 @@ def make(jobfile: JobFile, flags: Layer, words: Sequence[str], *, folder: str, e
         layer = Layer(kept, layer.tables)
     options = _Options(layer)
     program = _program(options, words)
-    code = options.path("code") or (jobfile.folder or folder)
-    if program.shell and "code" not in layer.single:
-        code = ""
+    code, add = layer.single.get("code"), layer.single.get("add")
+    own_code = "" if program.shell else jobfile.folder or folder
     project = names.suggested(PurePosixPath(folder).name)  # of a task that names none
     where = options.get("where", _where, Where.AWS)
-    docker = _docker(options, flags, where)
+    docker = options.get("docker", values.flag, False)
+    if docker and where is not Where.LOCAL and "docker" in flags.single:  # a job file may say so for all places
+        raise UserError("--docker", "is for jobs on this machine", fix="add --where local, or drop --docker")
+    docker = docker and where is Where.LOCAL
     is_simulated = where is Where.LOCAL and not docker
     return TaskSpec(
         kind=options.get("kind", _kind, Kind.TRAINING),
@@ -115,8 +106,8 @@ def make(jobfile: JobFile, flags: Layer, words: Sequence[str], *, folder: str, e
         region=options.text("region"),
         profile=options.text("profile"),
         program=program,
-        code=code,
-        add=options.paths("add"),
+        code=code.absolute(values.text(code.where, code.raw)) if code else own_code,
+        add=tuple(add.absolute(path) for path in values.words(add.where, add.raw)) if add else (),
         max_code=options.get("max_code", values.size, MAX_CODE),
         launch=_launch(options),
         resources=_resources(options, LOCAL_INSTANCE if where is Where.LOCAL else ""),
@@ -175,14 +166,6 @@ def _program(options: _Options, words: Sequence[str]) -> Program:
         )
     values.words("PROGRAM", list(run))
     return Program(name=run[0], args=run[1:])
-
-
-def _docker(options: _Options, flags: Layer, where: Where) -> bool:
-    """True if the hosts are containers of this machine. A job file may say so for whenever its tasks run here."""
-    asked = options.get("docker", values.flag, False)
-    if asked and where is not Where.LOCAL and "docker" in flags.single:
-        raise UserError("--docker", "is for jobs on this machine", fix="add --where local, or drop --docker")
-    return asked and where is Where.LOCAL
 
 
 def _launch(options: _Options) -> LaunchSpec:

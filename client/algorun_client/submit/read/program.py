@@ -77,8 +77,11 @@ def started(program: Program, names: Collection[str]) -> Started:
 def with_long_arguments(started: Started, kind: Kind) -> Started:
     """The program, with its arguments in a file of the code if SageMaker would refuse them elsewhere."""
     if kind is Kind.PROCESSING:
-        return started.with_args_file() if too_long_for_processing(started.args) else started
-    return started.with_args_file() if len(started.args_json) > LONGEST_VALUE else started
+        refused = any(len(word) > LONGEST_WORD or not word or "\n" in word for word in started.args)
+        is_too_long = refused or len(started.args) > MOST_WORDS
+    else:
+        is_too_long = len(started.args_json) > LONGEST_VALUE
+    return started.with_args_file() if is_too_long else started
 
 
 def text_value(text: str) -> str:
@@ -88,11 +91,6 @@ def text_value(text: str) -> str:
     except ValueError:
         return text
     return json.dumps(text)
-
-
-def too_long_for_processing(args: Sequence[str]) -> bool:
-    """True if SageMaker would refuse these arguments in a processing job's entrypoint."""
-    return len(args) > MOST_WORDS or any(len(word) > LONGEST_WORD or not word or "\n" in word for word in args)
 
 
 def _command(words: Sequence[str], args: tuple[str, ...]) -> Started:

@@ -129,7 +129,7 @@ def layer(options: argparse.Namespace, folder: str) -> Layer:
 def _add(parser: Parser, group_of: Callable[[str], Parser]) -> None:
     common_options.add_where_options(parser)
     common_options.add_place_options(parser)
-    common_options.add_follow_options(parser)
+    parser.add_argument("--detach", action="store_true", help="do not follow: leave as soon as the job is created")
     parser.add_argument("--dry-run", action="store_true", help="print the request; needs no credentials, sends nothing")
     parser.add_argument(
         "--create-bucket", action="store_true", help="make the bucket first, if the account has none of its name"
