@@ -180,6 +180,13 @@ def test_a_forgotten_file_of_gigabytes_is_named_before_anything_is_packed(here, 
     assert read_order(parsed(f"{LINE} train.py"), {}, here).code
 
 
+def test_what_add_gives_is_named_where_the_code_folder_stays_here(here):
+    sparse(here / "old.bin", 6_000_000_000)
+    asked = parsed(f"{LINE} --add old.bin ddp")
+    with pytest.raises(UserError, match=rf"^--code: {here}/old.bin: 6\.0 GB in 1 file, the largest: old\.bin"):
+        read_order(asked, {}, here)
+
+
 def test_large_code_and_data_are_said_first(here, monkeypatch, capsys):
     monkeypatch.setattr(prepare, "LARGE_CODE", 20)
     monkeypatch.setattr(prepare, "LARGE_DATA", 0)
