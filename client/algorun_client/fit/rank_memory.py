@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from algorun.common.errors import ExitCode, UserError
@@ -21,7 +21,7 @@ START_S, LAYOUT_S = (
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """What is trained, on each rank: `batch_size` sequences of `context` tokens; None: it is a model of images."""
+    """What is trained, on each rank or pipeline: `batch_size` sequences of `context` tokens; None: it is a model of images."""
 
     architecture: str
     weights: int
@@ -30,14 +30,15 @@ class Model:
 
 
 def compute(
-    words: Sequence[str], layouts: Sequence[RankLayout], environ: Mapping[str, str]
+    words: Sequence[str], layouts: Sequence[RankLayout], environ: Mapping[str, str], tried: Container[RankLayout] = ()
 ) -> tuple[Model, dict[RankLayout, Memory]]:
-    """`words`: options of the job `ddp`. Raises UserError for an option or a model that cannot be computed ahead."""
+    """`words`: the job and its options. What is returned has no layout that was only `tried` and that the model cannot have. Raises
+    UserError for an option or a model that cannot be computed ahead."""
     limit_s = START_S + LAYOUT_S * len(layouts)
     try:
         ended = subprocess.run(
             [sys.executable, "-I", "-m", PROGRAM, *words],
-            input="".join(json.dumps(asdict(each)) + "\n" for each in layouts),
+            input="".join(json.dumps({**asdict(each), "tried": each in tried}) + "\n" for each in layouts),
             capture_output=True,
             text=True,
             errors="backslashreplace",
@@ -54,7 +55,7 @@ def compute(
     if ended.returncode:
         raise _error(ended.returncode, ended.stderr)
     about, *rows = map(json.loads, ended.stdout.splitlines())
-    return Model(**about), {layout: Memory(**row) for layout, row in zip(layouts, rows, strict=True)}
+    return Model(**about), {layout: Memory(**row) for layout, row in zip(layouts, rows, strict=True) if row}
 
 
 def _error(code: int, text: str) -> Exception:

@@ -90,9 +90,19 @@ REFUSED = {
         "--shard: 3 divides no number of groups of 2 GPUs of up to 8 hosts",
     ),
     "no number": (("--instance", "ml.p4d.24xlarge", "--tp", "x"), "--tp: 'x' is not a whole number"),
-    "pipeline": (
-        ("--instance", "ml.g5.xlarge", "pipeline"),
-        "plan --fit: 'pipeline' is not computed ahead; allowed: ddp; fix: `pipeline --profile-only`",
+    "another program": (
+        ("--instance", "ml.g5.xlarge", "mpi-basics"),
+        "plan --fit: 'mpi-basics' is not computed ahead; allowed: ddp, pipeline; fix: leave it out, or ddp",
+    ),
+    "stages": (
+        ("--instance", "ml.g5.12xlarge", "--hosts", "2", "pipeline", "--pp", "3"),
+        "--pp: 3: divides no number of GPUs of up to 2 hosts",
+    ),
+    "one stage": (("--instance", "ml.g5.12xlarge", "pipeline", "--pp", "1"), "--pp: 1: that is no pipeline"),
+    "stages of ddp": (("--instance", "ml.g5.12xlarge", "--pp", "2"), "--pp: 2 with ddp is not computed ahead"),
+    "tensor groups of stages": (
+        ("--instance", "ml.g5.12xlarge", "pipeline", "--tp", "2"),
+        "--tp: 2 with pipeline is not computed ahead; allowed: 1; fix: leave it out; `pipeline --profile-only`",
     ),
 }
 
@@ -123,3 +133,16 @@ def test_a_mistake_in_an_option_of_the_job_is_the_job_s_own_error(tmp_path):
     assert ended.returncode == 64
     assert "unknown option --optimiser" in ended.stderr
     assert "did you mean --optimizer?" in ended.stderr
+
+
+@pytest.mark.slow
+def test_stages_are_in_the_table_and_in_the_advice(tmp_path):
+    write_language_model(tmp_path / "model")
+    words = ("--model", "./model", "--instance", "ml.g5.12xlarge", "--hosts", "1", "--context", "16", "pipeline")
+    ended = plan(tmp_path, *words, "--optimizer", "sgd")
+    assert ended.returncode == 0, ended.stderr
+    assert "32 sequences of 16 tokens on each pipeline" in ended.stdout
+    assert ended.stdout.splitlines()[-1] == (
+        "algorun submit --instance ml.g5.12xlarge --in model=./model pipeline --context 16 --batch-size 32 --optimizer sgd --pp 2 "
+        "--precision bf16"
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from algorun_client.fit.placement import Asked, Memory, Offer, RankLayout, layouts, offers
+from algorun_client.fit.placement import Asked, Memory, Offer, RankLayout, layouts, offers, with_tensor_groups
 
 GB = 10**9
 PRICES = {"ml.g5.xlarge": 1.4, "ml.g5.12xlarge": 7.0, "ml.p4d.24xlarge": 37.0, "ml.g4dn.12xlarge": 4.9}
@@ -102,6 +102,37 @@ def test_tensor_groups_stay_as_asked_and_shards_count_groups():
     assert layouts(Asked(("ml.g5.12xlarge",), 1, tensor=3)) == []
     assert layouts(Asked(("ml.g5.12xlarge",), 2, tensor=8)) == []  # a group on two hosts
     assert {each.shards for each in layouts(Asked(("ml.g5.12xlarge",), 2, shards="all", tensor=4))} == {1, 2}
+
+
+def test_tensor_groups_are_tried_only_where_nothing_else_fits():
+    asked = Asked(("ml.p4d.24xlarge",), 2)
+    assert with_tensor_groups(asked, memories(asked, 20)) == []  # fits one host
+    found = with_tensor_groups(asked, memories(asked, 400))  # needs both
+    assert {(each.tensor, each.shards) for each in found} == {(2, 4), (4, 2), (8, 1)}
+    assert {each.alone for each in found if each.tensor == 8} == {True}
+    assert with_tensor_groups(Asked(("ml.p4d.24xlarge",), 2, tensor=1), {}) == []
+    assert with_tensor_groups(Asked(("ml.p4d.24xlarge",), 2, in_stages=True), {}) == []
+
+
+def test_the_smallest_tensor_group_that_fits_is_offered_and_one_that_cannot_be_is_not():
+    asked = Asked(("ml.p4d.24xlarge",), 1)
+    computed = memories(asked, 400)
+    more = with_tensor_groups(asked, computed)
+    computed |= {each: Memory(0, 0, 0, 0, (200 // each.tensor) * GB // 2) for each in more if each.tensor != 2}
+    (offer,) = offers(asked, computed, {})
+    assert (offer.layout.tensor, offer.layout.shards, offer.layout.recompute, offer.fits) == (4, 2, False, True)
+
+
+def test_stages_are_powers_of_two_or_as_asked_and_the_fewest_that_fit_are_offered():
+    asked = Asked(("ml.g5.12xlarge",), 2, in_stages=True)
+    found = layouts(asked)
+    assert {(each.stages, each.alone) for each in found} == {(2, False), (4, True), (4, False), (8, True)}
+    held = {each: Memory(100 * GB // each.stages, 0, 0, 0, 0) for each in found}
+    (offer,) = offers(asked, held, {})
+    assert (offer.hosts, offer.layout.stages, offer.fits) == (2, 8, True)
+    assert offer.layout.options == ("--pp", "8", "--precision", "bf16")
+    assert {each.stages for each in layouts(Asked(("ml.g5.12xlarge",), 3, in_stages=True, stages=3))} == {3}
+    assert layouts(Asked(("ml.g5.12xlarge",), 2, in_stages=True, stages=3)) == []
 
 
 def test_each_layout_is_computed_once():

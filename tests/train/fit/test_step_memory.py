@@ -17,6 +17,7 @@ load_once(*TRANSFORMERS, "torch.profiler", "transformers.models.vit.modeling_vit
 PROGRAM = str(Path(__file__).parents[1] / "programs" / "fit_memory.py")
 SIZES = {"hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 4, "vocab_size": 512}
 TEXT = ("--context", "32", "--batch-size", "4")
+ASKED = {"stages": 1, "tried": False}
 
 
 def larger_vit(path: Path) -> Path:
@@ -69,8 +70,8 @@ def computed(
     keys = ("shards", "precision", "recompute")
     tensor = int(options[options.index("--tp") + 1]) if "--tp" in options else 1
     return subprocess.run(
-        [sys.executable, "-m", "algorun_train.fit.fit", "--model", str(folder), *options],
-        input="".join(json.dumps({"tensor": tensor, "alone": alone, **dict(zip(keys, each, strict=True))}) + "\n" for each in layouts),
+        [sys.executable, "-m", "algorun_train.fit.fit", "ddp", "--model", str(folder), *options],
+        input="".join(json.dumps({**ASKED, "tensor": tensor, "alone": alone, **dict(zip(keys, each, strict=True))}) + "\n" for each in layouts),
         capture_output=True, text=True, timeout=120, env=clean_environ(base / "base"),
     )  # fmt: skip
 

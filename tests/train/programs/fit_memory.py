@@ -25,7 +25,7 @@ from algorun_train.models.folder_config import read_folder
 from algorun_train.models.folder_model import INSIDE, prepare_transformers
 from algorun_train.models.tensor_plan import split_model
 from algorun_train.options import option_parser
-from algorun_train.options.job_options import DdpJobOptions
+from algorun_train.options.job_options import DdpJobOptions, ModelJobOptions
 from algorun_train.parallel.model import recompute
 from algorun_train.parallel.model.memory import give_memory
 from algorun_train.parallel.shard.layer_units import layer_list, layer_units
@@ -67,7 +67,7 @@ def peak(comm: Communicator, shards: int, options: DdpJobOptions) -> int:
             local(each).normal_(0, 0.02)
     kind = ShardedSteps if shards > 1 else DataParallelSteps
     stepper = kind(model, build_optimizer(options, model.parameters()), comm, options, gradients, scoring)
-    batches = [batch(options, folder.images.side if folder.images else 0)] * options.accumulation
+    batches = [batch(options, folder.images.side if folder.images else 0, options.batch_size)] * options.accumulation
     stepper.train()
     for number in (1, 2):  # the moments come with the first step, DDP's final buckets before the second
         stepper.step(batches, 1, 1e-3, number)
@@ -85,14 +85,15 @@ def peak(comm: Communicator, shards: int, options: DdpJobOptions) -> int:
     return held + min(peaks)
 
 
-def batch(options: DdpJobOptions, side: int) -> Batch:
-    shape = (options.batch_size, 3, side, side) if side else (options.batch_size, options.context)
+def batch(options: ModelJobOptions, side: int, samples: int) -> Batch:
+    shape = (samples, 3, side, side) if side else (samples, options.context)
     inputs = torch.zeros(shape, dtype=torch.float32 if side else torch.int64)
     labels = torch.zeros(shape[:1] if side else shape, dtype=torch.int64)
-    return Batch(inputs, labels, options.batch_size)
+    return Batch(inputs, labels, samples)
 
 
-shard_count, precision, again, *words = sys.argv[1:]
-asked = replace(option_parser.read_options(DdpJobOptions, words), precision=precision, recompute=again == "true")
-with joined(read_world(os.environ)) as joined_ranks:
-    joined_ranks.say(f"peak={peak(joined_ranks, int(shard_count), asked)}")
+if __name__ == "__main__":
+    shard_count, precision, again, *words = sys.argv[1:]
+    asked = replace(option_parser.read_options(DdpJobOptions, words), precision=precision, recompute=again == "true")
+    with joined(read_world(os.environ)) as joined_ranks:
+        joined_ranks.say(f"peak={peak(joined_ranks, int(shard_count), asked)}")

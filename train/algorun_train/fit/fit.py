@@ -1,7 +1,8 @@
-"""Computes the memory of a rank for several layouts of a job: `python -m algorun_train.fit.fit --model FOLDER ..`.
+"""Computes the memory of a rank for several layouts of a job: `python -m algorun_train.fit.fit ddp --model FOLDER ..`.
 
-The options are those of `ddp`. stdin has one layout a line, as JSON: `{"shards": 8, "tensor": 1, "alone": false, "precision":
-"bf16", "recompute": true}`. stdout gets a line of JSON about the model, and then one for each layout, in their order: bytes by kind.
+The first word is the job, `ddp` or `pipeline`; the options are the job's. stdin has one layout a line, as JSON: `{"shards": 8, "tensor": 1,
+"stages": 1, "alone": false, "precision": "bf16", "recompute": true, "tried": false}`. stdout gets a line of JSON about the model, and then
+one for each layout, in their order: bytes by kind. Of one that was only `tried` and cannot be computed it is null.
 """
 
 import json
@@ -13,21 +14,28 @@ from pathlib import Path
 
 from algorun_train.common.errors import UserError, guarded, leave
 from algorun_train.options import option_parser
-from algorun_train.options.job_options import DdpJobOptions
+from algorun_train.options.job_options import DdpJobOptions, ModelJobOptions, PipelineJobOptions
 
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
     shards: int
     tensor: int
+    stages: int
     alone: bool
     precision: str
     recompute: bool
+    tried: bool
 
 
 def main(argv: list[str]) -> int:
     """Returns the exit code. Raises UserError for wrong options, and for a model that cannot be computed ahead."""
-    options = option_parser.read_options(DdpJobOptions, argv)
+    job, *words = argv
+    options: ModelJobOptions
+    if job == "pipeline":
+        options = option_parser.read_options(PipelineJobOptions, words)
+    else:
+        options = option_parser.read_options(DdpJobOptions, words)
     layouts = list(_layouts())
     _refuse(options)
     from algorun_train.jobs.folder_options import for_folder
@@ -35,18 +43,29 @@ def main(argv: list[str]) -> int:
     from algorun_train.models.folder_config import read_folder
     from algorun_train.models.small_copy import count
 
-    from .step_memory import module_of, rank_memory
+    from .stage_memory import stages_memory
+    from .step_memory import RankMemory, module_of, rank_memory
 
     folder_model.prepare_transformers()
     folder = read_folder(Path(options.model or ""), "option --model")
-    options = for_folder(options, folder)
+    options = for_folder(options, folder) if isinstance(options, DdpJobOptions) else for_folder(options, folder)
     module = module_of(folder, options)
-    _say(
-        architecture=folder.architecture, weights=count(module), context=options.context, batch_size=options.batch_size
-    )
+
+    def memory(layout: _Layout) -> RankMemory:
+        own = replace(options, precision=layout.precision, recompute=layout.recompute)
+        if isinstance(own, PipelineJobOptions):
+            return stages_memory(folder, module, replace(own, pp=layout.stages), layout.alone)[0]
+        return rank_memory(folder, module, replace(own, tp=layout.tensor), layout.shards, layout.alone)
+
+    shape = {"context": options.context, "batch_size": options.batch_size}
+    _say({"architecture": folder.architecture, "weights": count(module), **shape})
     for layout in layouts:
-        own = replace(options, tp=layout.tensor, precision=layout.precision, recompute=layout.recompute)
-        _say(**asdict(rank_memory(folder, module, own, layout.shards, layout.alone)))
+        try:
+            _say(asdict(memory(layout)))
+        except UserError:
+            if not layout.tried:
+                raise
+            _say(None)
     return 0
 
 
@@ -55,7 +74,7 @@ def _layouts() -> Iterator[_Layout]:
         yield _Layout(**json.loads(line))
 
 
-def _refuse(options: DdpJobOptions) -> None:
+def _refuse(options: ModelJobOptions) -> None:
     if options.compile:
         raise UserError(
             "option --compile: True; the memory of compiled code is not computed ahead; allowed: False; fix: leave it out, "
@@ -68,7 +87,7 @@ def _refuse(options: DdpJobOptions) -> None:
         )
 
 
-def _say(**values: object) -> None:
+def _say(values: dict[str, object] | None) -> None:
     print(json.dumps(values), flush=True)
 
 

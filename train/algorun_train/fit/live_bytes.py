@@ -87,6 +87,21 @@ class LiveBytes(TorchDispatchMode):
                 most, found = total, dict(held)
         return found
 
+    def alive(self, of: Callable[[int], bool], since: int, until: int) -> int:
+        """The bytes of blocks that were taken after the first `since` changes and live after the first `until`. `of`: whether a
+        block that a change took counts."""
+        taken = (change for change in self._changes[since:until] if change[0] >= since and of(change[0]))
+        return sum(grown for _, grown in taken)
+
+    def most(self, of: Callable[[int], bool], since: int) -> int:
+        """The most bytes of such blocks that lived at once."""
+        total = most = 0
+        for block, grown in self._changes[since:]:
+            if block >= since and of(block):
+                total += grown
+                most = max(most, total)
+        return most
+
     def _note(self, storage: torch.UntypedStorage) -> None:
         """The storage has memory, or has another amount of it."""
         key, size = id(storage), storage.nbytes()

@@ -30,7 +30,7 @@ from algorun_train.models.folder_config import ModelFolder
 from algorun_train.models.folder_meta import build_on_meta
 from algorun_train.models.folder_model import INSIDE, FolderModule, head_names
 from algorun_train.models.tensor_plan import plans_of, split_model, with_split_logits
-from algorun_train.options.job_options import DdpJobOptions
+from algorun_train.options.job_options import DdpJobOptions, ModelJobOptions
 from algorun_train.parallel.model import recompute
 from algorun_train.parallel.model.memory import give_memory
 from algorun_train.parallel.shard.layer_units import layer_list, layer_units
@@ -107,12 +107,12 @@ class _ReplicaSteps(DataParallelSteps):
             self._exchanges = True
 
 
-def module_of(folder: ModelFolder, options: DdpJobOptions) -> FolderModule:
+def module_of(folder: ModelFolder, options: ModelJobOptions) -> FolderModule:
     """The model as the job builds it, with adapters if it trains those alone, without memory; an image classifier with as many
     classes as the folder's head has. Raises UserError."""
     classes = _class_names(folder)
     module = build_on_meta(folder, classes)
-    if options.lora:
+    if isinstance(options, DdpJobOptions) and options.lora:
         lora.prepare_peft()
         spec, head = lora_spec(options), set[str]() if classes is None else head_names(folder, classes)
         targets = lora.choose_targets(module.model, folder, spec, head)
@@ -131,16 +131,23 @@ def rank_memory(
     with _nobody(shards, options.tp) as mesh:
         parts = _split(own, folder, mesh.tensor) if mesh and mesh.tensor else None
         others = _Others(mesh, parts, (mesh.members if mesh else 1) * (1 if alone else 2))
-        with _shapes(), LiveBytes() as live:
-            try:
-                return _counted(own, options, others, live, _batch(options, folder))
-            except Exception as error:  # each operation has its own way to say that it needs values
-                reason = f"{type(error).__name__}: {error}".partition("\n")[0]
-                raise UserError(
-                    f"{folder.source}: {folder.path}: a step of {folder.architecture} cannot be made without memory ({reason}); "
-                    "allowed: models whose steps depend on shapes alone, so none whose tokens travel to experts (--tp with whole experts); "
-                    "fix: run a step of the job, its log has peak_memory_mib"
-                ) from error
+        with without_memory(folder) as live:
+            return _counted(own, options, others, live, batch_of(options.batch_size, options, folder))
+
+
+@contextlib.contextmanager
+def without_memory(folder: ModelFolder) -> Iterator[LiveBytes]:
+    """Within its block tensors have shapes, and no memory, and count. Raises UserError for a step that depends on values."""
+    with _shapes(), LiveBytes() as live:
+        try:
+            yield live
+        except Exception as error:  # each operation has its own way to say that it needs values
+            reason = f"{type(error).__name__}: {error}".partition("\n")[0]
+            raise UserError(
+                f"{folder.source}: {folder.path}: a step of {folder.architecture} cannot be made without memory ({reason}); "
+                "allowed: models whose steps depend on shapes alone, so none whose tokens travel to experts (--tp with whole experts); "
+                "fix: run a step of the job, its log has peak_memory_mib"
+            ) from error
 
 
 def _shapes() -> FakeTensorMode:
@@ -218,9 +225,7 @@ def _counted(module: nn.Module, options: DdpJobOptions, others: _Others, live: L
         shard(module, layer_units(module), mesh, torch.bfloat16 if options.precision == "bf16" else None)
         give_shares_memory(module, CPU)
     else:
-        give_memory([module], CPU)
-        for part in module.modules():
-            part._buffers.update({name: each.clone() for name, each in part._buffers.items() if each is not None})
+        give_fake_memory(module)
     weights = list(module.parameters())
     live.mark((*weights, *module.buffers()), WEIGHTS)
     trained = [each for each in weights if each.requires_grad]
@@ -247,6 +252,13 @@ def _counted(module: nn.Module, options: DdpJobOptions, others: _Others, live: L
     return RankMemory(*(found.get(kind, 0) for kind in (WEIGHTS, MOMENTS, GRADIENTS, GATHERED, OTHER)))
 
 
+def give_fake_memory(module: nn.Module) -> None:
+    """Gives weights on the meta device, and buffers, memory that counts. Within the block of `without_memory`."""
+    give_memory([module], CPU)
+    for part in module.modules():
+        part._buffers.update({name: each.clone() for name, each in part._buffers.items() if each is not None})
+
+
 def _moments(optimizer: torch.optim.Optimizer) -> Iterator[torch.Tensor]:
     for state in optimizer.state.values():
         yield from (local(value) for value in state.values() if isinstance(value, torch.Tensor))
@@ -256,9 +268,8 @@ def _gradients(weights: Iterable[nn.Parameter]) -> Iterator[torch.Tensor]:
     return (each.grad for each in weights if each.grad is not None)
 
 
-def _batch(options: DdpJobOptions, folder: ModelFolder) -> Batch:
-    """Within the block that counts."""
-    size = options.batch_size
+def batch_of(size: int, options: ModelJobOptions, folder: ModelFolder) -> Batch:
+    """`size` samples. Within the block of `without_memory`."""
     if folder.images is None:
         tokens = torch.zeros(size, options.context or 1, dtype=torch.int64)
         return Batch(tokens, tokens.clone(), size)
