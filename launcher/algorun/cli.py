@@ -217,6 +217,16 @@ def _check_command(word: str) -> None:
     raise UserError("command line", f"{word!r} is no command", allowed=", ".join(known), fix=fix)
 
 
+def _no_prompt() -> None:
+    """Takes PYTHONINSPECT away from this program and all that it starts. At its end Python would ask for input, which nobody gives
+    here, and leave with 1 after success or with 0 after a failure."""
+    if not os.environ.pop("PYTHONINSPECT", ""):
+        return
+    print("algorun: PYTHONINSPECT is left out: no program of a job gets a prompt", file=sys.stderr, flush=True)
+    if sys.flags.inspect:  # this Python has read it already
+        os.execv(sys.executable, [sys.executable, *sys.orig_argv[1:]])
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command line. Returns the exit code; a UserError becomes one line on stderr."""
     keep_open()
@@ -224,6 +234,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a folder's name may not be UTF-8
     words = list(sys.argv[1:] if argv is None else argv)
+    _no_prompt()
     try:
         refuse_windows()
         if words[:1] != ["train"]:  # its folders have names of their own

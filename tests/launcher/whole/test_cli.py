@@ -379,3 +379,26 @@ def test_a_plan_of_many_hosts_is_a_summary_and_all_of_it_on_wish(tmp_path):
     assert len(re.findall(r"^algo-\d+: slots 8 \(--slots\)$", whole, re.MULTILINE)) == 16
     assert "left out" not in whole
     assert json.loads(algorun("plan", "--json", "--hosts", "16", "ddp", cwd=tmp_path).out)["nnodes"] == 16
+
+
+@pytest.mark.parametrize(("ends", "code"), [("pass", 0), ("sys.exit(3)", 3)], ids=["well", "with 3"])
+def test_no_program_of_a_job_asks_for_input_at_its_end(tmp_path, nothing_left, ends, code):
+    (tmp_path / "train.py").write_text(f"import os, sys\nprint('variable', os.environ.get('PYTHONINSPECT'))\n{ends}\n")
+    argv = [
+        sys.executable,
+        "-m",
+        "algorun",
+        "simulate",
+        "-j",
+        "1x1",
+        "train.py",
+    ]  # not -I, which reads no such variable
+    environ = clean_environ(ALGORUN_TEST=nothing_left, PYTHONINSPECT="1", **FAILS_ALONE)
+    done = subprocess.run(
+        argv, cwd=tmp_path, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60
+    )
+    assert done.returncode == code, done.stderr
+    assert "[0 algo-1] variable None" in done.stdout
+    assert (done.stdout + done.stderr).count(
+        "algorun: PYTHONINSPECT is left out: no program of a job gets a prompt"
+    ) == 1
