@@ -63,6 +63,8 @@ class Job:
         self.begun: dict[str, list[int]] = {host: [] for host in self.hosts}  # the attempts that each host has started
         self.mute: set[str] = set()  # hosts that do not tell what their ranks do
         self.works: dict[int, str] = {}  # what ranks do when their hosts look at them; the others stand
+        self.frames: tuple[StackFrame, ...] = ()
+        self.workers: dict[str, dict[str, list[Stack]]] = {}  # of the engine's node on each host, by their names
         self.looks: dict[str, int] = dict.fromkeys(self.hosts, 0)  # how often each host has looked
         self.notices: list[str] = []
         self.checkpoints = dict.fromkeys(self.hosts, 0.0)
@@ -135,7 +137,7 @@ class Job:
                 self.looks[host] += 1
                 first = 2 * self.hosts.index(host)
                 works = {rank: self.works.get(rank, "") for rank in (first, first + 1)}
-                self.act(host, [] if host in self.mute else member.looked(host_look(works)))
+                self.act(host, [] if host in self.mute else member.looked(host_look(works, "", self.workers.get(host))))
             case Notice(text):
                 self.notices.append(text)
             case Restart(attempt, _):
@@ -150,12 +152,13 @@ class Job:
                 self.act(host, member.end(self.now, verdict))
 
     def stacks(self, host: str) -> list[Stack]:
-        """What the two ranks of a host do: all wait but the last rank of all, which sleeps."""
+        """What the two ranks of a host do: all wait but the last rank of all, which sleeps; or all are at `frames`."""
         first = 2 * self.hosts.index(host)
         last = 2 * len(self.hosts) - 1
         waits = StackFrame("/lib/python3.11/site-packages/torch/distributed/distributed_c10d.py", 9, "all_reduce")
         own = StackFrame("/opt/ml/code/train.py", 17, "step")
-        return [Stack(r, host, 41, (own,) if r == last else (waits, own)) for r in (first, first + 1)]
+        frames = self.frames or (waits, own)
+        return [Stack(r, host, 41, (own,) if r == last and not self.frames else frames) for r in (first, first + 1)]
 
     def settle(self) -> None:
         while self.step():

@@ -3,7 +3,8 @@ process's stacks, and starts rank_steps when torch is imported.
 
 A .pth file of the interpreter (launcher/algorun-rank.pth) executes it: beside an installed package, or in a folder that
 `pip install -e` has named, and only if ALGORUN_SHIM is this file's path without links. So each launcher reaches ranks of
-its own installation, and nobody makes a Python run another file by a variable. The user's code folder is on sys.path by then and may hold a
+its own installation, and nobody makes a Python run another file by a variable. A worker of Ray's cluster belongs to no rank
+(ALGORUN_STACKS without ALGORUN_RANK): it offers its stacks, and nothing else. The user's code folder is on sys.path by then and may hold a
 json.py or a socket.py, so only built-in modules are imported (and `_socket`, an extension module that no script
 replaces). sys.argv, sys.path and `__main__` are not changed.
 """
@@ -77,7 +78,8 @@ class Stacks:
             if self._pid == posix.getpid():
                 self.withdraw()
         elif self._pid != posix.getpid():
-            self._path = f"{posix.environ[b'ALGORUN_RUN_DIR'].decode()}/stack-{posix.getpid()}"
+            folder = posix.environ.get(b"ALGORUN_RUN_DIR") or posix.environ[b"ALGORUN_STACKS"]
+            self._path = f"{folder.decode()}/stack-{posix.getpid()}"
             file = posix.open(self._path, posix.O_WRONLY | posix.O_CREAT | posix.O_APPEND | posix.O_CLOEXEC, 0o600)
             faulthandler.register(_signal.SIGUSR2, file=file, all_threads=True, chain=False)
             faulthandler.register(self.LOOK, file=file, all_threads=False, chain=False)
@@ -209,12 +211,18 @@ def _begin_steps(optimizer: ModuleType) -> None:
     steps.begin(optimizer, FINDER.when_imported, STACKS)
 
 
-if getattr(sys.excepthook, "__module__", "") != __name__:  # a virtual environment's .pth files run twice
-    _install()
+def _offer_stacks() -> None:
     try:
         STACKS.offer()
     except Exception:
         pass  # then a hang is judged by what the kernel counts
+
+
+if b"ALGORUN_RANK" not in posix.environ:
+    _offer_stacks()
+elif getattr(sys.excepthook, "__module__", "") != __name__:  # a virtual environment's .pth files run twice
+    _install()
+    _offer_stacks()
     FINDER.when_imported("torch.optim.optimizer", _begin_steps)
     for heavy in ("torch", "torch._dynamo"):  # the second comes with the first optimizer
         FINDER.when_imported(heavy, lambda module: None)

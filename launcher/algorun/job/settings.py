@@ -270,6 +270,13 @@ SHIM = Setting(
 RANK = Setting(
     "ALGORUN_RANK", "", text_of, "a number", "RANK as the launcher set it; a launcher inside the script may change RANK"
 )
+STACKS = Setting(
+    "ALGORUN_STACKS",
+    "",
+    text_of,
+    "a folder",
+    "In the workers of Ray's cluster: where they write their stacks if they hang",
+)
 HELD_COMMAND = Setting(
     "ALGORUN_COMMAND", "", text_of, "a command line",
     "The command of a rank, in a shell that `algorun shell` has opened on a host that is held; the launcher sets it",
@@ -332,6 +339,7 @@ GROUPS: Mapping[str, tuple[Setting[object], ...]] = {
         TENSORBOARD_DIR,
         RUN_DIR,
         SHIM,
+        STACKS,
         RANK,
         LOCAL_RANK,
         HELD_COMMAND,

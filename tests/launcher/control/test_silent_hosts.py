@@ -8,6 +8,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from algorun.control.hang.hang import Stack, StackFrame
 from algorun.control.hang.host_look import HostLook
 from algorun.control.hub.silent_hosts import SilentHosts
 from algorun.control.wire.messages import ANSWER_S, Looked, RanksSilent
@@ -34,6 +35,22 @@ def test_where_all_ranks_stand_the_odd_one_is_named_on_every_host():
     (failure,) = {verdict.failure for verdict in job.verdicts.values()}
     assert failure.headline() == f"hang: rank 5 on algo-3, exit 67, attempt 1, step 41: {NONE_WORKS}"
     assert set(job.looks.values()) == {1}
+
+
+IN_RAY = StackFrame("/site-packages/ray/_private/worker.py", 1007, "get_objects")
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_the_worker_for_which_a_driver_waits_is_named_on_every_host(waits):
+    job = running(2)
+    driver = StackFrame("/job/driver.py", 9, "<module>")
+    job.frames = (IN_RAY, driver) if waits else (driver,)
+    job.workers = {"algo-2": {"ray::Trainer.step": [Stack(7, "", 0, (StackFrame("/job/train.py", 5, "stuck"),))]}}
+    silent(job)
+    job.settle()
+    (failure,) = {verdict.failure for verdict in job.verdicts.values()}
+    named = failure.message.endswith("; ray::Trainer.step on algo-2: stuck at train.py:5")
+    assert named == waits, failure.message
 
 
 def test_one_host_that_goes_on_keeps_the_job_alive():

@@ -19,6 +19,7 @@ from algorun.control.hang.standstill import (
     part_stands,
     silent_s,
     work,
+    worker_that_stands,
 )
 from tests.conftest import examples
 
@@ -194,6 +195,32 @@ def test_the_warning_names_ranks_of_both_kinds():
     assert part_stands(ray, 60.0) == (
         "no sign of progress for 60 s: rank 0 stands still, but a worker on algo-2 computes; the job goes on"
     )
+
+
+IDLE = (
+    StackFrame("/site-packages/ray/_private/worker.py", 1069, "main_loop"),
+    StackFrame("default_worker.py", 322, "<module>"),
+)
+IN_SLEEP = (StackFrame("/job/train.py", 5, "stuck"), StackFrame("/job/train.py", 9, "step"))
+
+
+def workers(*frames):
+    return {f"ray::Trainer{number}.step": [Stack(number, "", 0, each)] for number, each in enumerate(frames)}
+
+
+def test_the_worker_that_holds_the_driver_up_is_named_whichever_host_has_it():
+    found = {
+        "algo-1": host_look({0: ""}, "", workers(IDLE)),
+        "algo-2": host_look({}, "", workers(IDLE, IN_SLEEP)),
+        "algo-3": host_look({}),
+    }
+    assert worker_that_stands(found) == "ray::Trainer1.step on algo-2: stuck at train.py:5"
+    assert worker_that_stands({"algo-1": found["algo-1"]}).startswith(
+        "ray::Trainer0.step on algo-1: main_loop (worker.py:1069)"
+    )
+    assert worker_that_stands({"algo-3": found["algo-3"]}) == ""
+    assert host_look({}, "computes", workers(IN_SLEEP)).worker == "", "it works"
+    assert host_look({}, "", {"ray::Trainer.step": [Stack(7, "", 0)]}).worker == "", "its stack is not known"
 
 
 def test_a_rank_that_waits_for_what_another_one_sends_holds_nobody_up():

@@ -155,6 +155,17 @@ def test_the_shim_of_this_installation_runs(options):
     assert hooked(str(OWN), *options) == "hooked True\n"
 
 
+def test_a_worker_of_ray_offers_its_stacks_and_nothing_else(tmp_path):
+    code = f"{HOOKED}; import os; print(os.listdir({str(tmp_path)!r}) == [f'stack-{{os.getpid()}}'])"
+    environ = clean_environ(ALGORUN_SHIM=str(OWN), ALGORUN_STACKS=str(tmp_path))
+    done = subprocess.run([sys.executable, "-c", code], env=environ, capture_output=True, text=True, timeout=60)
+    assert done.stdout + done.stderr == "hooked False\nTrue\n"
+
+
+def test_the_shim_leaves_no_file_open():
+    assert "ResourceWarning" not in hooked(str(OWN), PYTHONDEVMODE="1")
+
+
 @pytest.mark.parametrize("options", [(), ("-I",)])
 def test_no_other_file_runs_in_the_shims_place(tmp_path, options):
     (tmp_path / "algorun" / "inside").mkdir(parents=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from functools import partial
 
 import pytest
@@ -21,6 +22,15 @@ ray.init()
 class Holder:
     def stand(self):
         time.sleep(1000)
+
+    def ready(self):
+        pass
+
+    def hold_up(self):
+        # Another actor, which has done its work, waits for the next call meanwhile.
+        other = Holder.options(scheduling_strategy="SPREAD").remote()
+        ray.get(other.ready.remote())
+        self.stand()
 
     def work(self):
         end = time.monotonic() + 25
@@ -45,7 +55,15 @@ def test_a_driver_whose_actor_sleeps_hangs(begun):
     assert begun.code == 67, begun.text
     (failure,) = {begun.failure(host) for host in ("algo-1", "algo-2")}
     assert "no sign of progress for" in failure
-    assert "called at driver.py:17 in <module>" in failure, failure
+    assert "called at driver.py:26 in <module>" in failure, failure
+    assert re.search(r"; ray::Holder.stand on algo-[12]: stand at driver.py:10: time.sleep\(1000\)", failure), failure
+
+
+@pytest.mark.parametrize("begun", [partial(driving, "hold_up")], indirect=True)
+def test_the_actor_that_sleeps_is_named_and_not_the_one_without_a_task(begun):
+    assert begun.code == 67, begun.text
+    (failure,) = {begun.failure(host) for host in ("algo-1", "algo-2")}
+    assert re.search(r"; ray::Holder.hold_up on algo-[12]: stand at driver.py:10: time.sleep\(1000\)", failure), failure
 
 
 @pytest.mark.parametrize("begun", [partial(driving, "work")], indirect=True)

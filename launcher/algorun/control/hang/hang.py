@@ -29,7 +29,7 @@ COLLECTIVE = (
 COLLECTIVE += (
     r"|/jax/experimental/multihost_utils\.py |/jax/_src/interpreters/pxla\.py __call__$|/jax/_src/distributed\.py "
     r"|/jax/_src/(array|api)\.py (_value|block_until_ready)$|/jaxlib/xla_client\.py make_\w+_client$"
-    r"|/tensorflow/python/eager/(execute|context)\.py |/ray/_private/worker\.py (get|get_objects|wait)$|^<end> "
+    r"|/tensorflow/python/eager/(execute|context)\.py |/ray/_private/worker\.py (get|get_objects|wait|main_loop)$|^<end> "
 )
 # Where they wait for a GPU, whose queue may hold a collective. On the CPU backward() waits for a collective itself.
 VALUE = (
@@ -219,7 +219,7 @@ def message(named: Stack, stacks: Sequence[Stack], idle_s: float, timed_out: str
     elsewhere = f" (others: {ahead})" if ahead > named.steps else ""
     begin = f"no step for {idle_s:.0f} s after step {named.steps}{elsewhere}"
     begin = f"no sign of progress for {idle_s:.0f} s" if silent else begin
-    text = f"{_doing(named)} while {timed_out} timed out" if timed_out else f"{begin}: {_doing(named)}"
+    text = f"{doing(named)} while {timed_out} timed out" if timed_out else f"{begin}: {doing(named)}"
     if not waits:
         return text
     label, count = waits.most_common(1)[0]
@@ -268,7 +268,8 @@ def _place(stack: Stack) -> tuple[str, int]:
     return (stack.own.file, stack.own.line) if stack.own else ("", 0)
 
 
-def _doing(stack: Stack) -> str:
+def doing(stack: Stack) -> str:
+    """Where it is, in a few words: the function, its file and line, and the line's source."""
     if stack.frozen:
         return "the process does not answer (stopped, or held in the kernel)"
     if stack.own is None:

@@ -18,7 +18,7 @@ from collections.abc import Collection, Mapping, Sequence
 
 from algorun.common.fast_dataclasses import dataclass
 
-from .hang import COLLECTIVE_CALL, WRAPPER, Stack, StackFrame
+from .hang import COLLECTIVE_CALL, WRAPPER, Stack, StackFrame, doing, odd, suspects_of_silence
 from .host_look import HostLook
 
 COUNTS_S = 3.0  # of counting before anybody is asked; with a shorter limit as long as that
@@ -154,16 +154,35 @@ def _place(look: ProcessLook) -> str:
     return look.frames[0].where if look.frames else "an unknown place"
 
 
-def host_look(works: Mapping[int, str], node: str = "") -> HostLook:
-    """From what `work` says of each rank of a host."""
+def host_look(
+    works: Mapping[int, str], node: str = "", workers: Mapping[str, Sequence[Stack]] | None = None
+) -> HostLook:
+    """From what `work` says of each rank of a host. `workers`: the stacks of the processes of each worker of an engine's node, by
+    the name under which it runs."""
     standing = tuple(rank for rank, text in works.items() if not text)
     working = tuple(rank for rank, text in works.items() if text)
-    return HostLook(standing, working, works[working[0]] if working else "", node)
+    does = works[working[0]] if working else ""
+    named = {stack.rank: name for name, stacks in (workers or {}).items() for stack in stacks}
+    stacks = [stack for stacks in (workers or {}).values() for stack in stacks if stack.frames]
+    if node or not stacks:
+        return HostLook(standing, working, does, node)
+    held_up_by = odd(suspects_of_silence(stacks))
+    waits = bool(held_up_by.wait or held_up_by.receives)
+    return HostLook(standing, working, does, "", named[held_up_by.rank], doing(held_up_by), waits)
 
 
 def all_stand(hosts: Collection[HostLook]) -> bool:
     """True where nothing of the whole job works, and something stands."""
     return any(each.standing for each in hosts) and not any(each.working or each.node for each in hosts)
+
+
+def worker_that_stands(hosts: Mapping[str, HostLook]) -> str:
+    """Which worker of an engine's nodes holds the others up, and where it is; "" where there are no workers."""
+    found = [(each.worker_waits, host, each) for host, each in hosts.items() if each.worker]
+    if not found:
+        return ""
+    _, host, look = min(found, key=lambda item: item[:2])
+    return f"{look.worker} on {host}: {look.worker_does}"
 
 
 def part_stands(hosts: Mapping[str, HostLook], idle_s: float) -> str:

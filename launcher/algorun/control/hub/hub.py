@@ -220,7 +220,7 @@ class Hub:
         found = self.attempts.silent.looked(now, host, look, set(self._hosts) - self.departed)
         if isinstance(found, str):
             return [(self.leader, Notice(found))] if found else []
-        question = self.attempts.root_cause.hang(now, found, silent=True)
+        question = self.attempts.root_cause.stands_still(now, found, self.attempts.silent.worker)
         return self._ask(question) if question else []
 
     def stack(self, stack: Stack) -> Sends:

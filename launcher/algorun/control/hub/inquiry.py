@@ -22,14 +22,20 @@ class Inquiry:
     """Asks what every rank is doing, and names the one that holds the others up.
 
     A rank has made no step for `idle_s` seconds, or all ranks have shown no progress for so long and stand still (`silent`), or
-    the waits of the ranks `in_vain` have timed out.
+    the waits of the ranks `in_vain` have timed out. `worker`: that of an engine's node which holds up a silent job, and where it is.
     """
 
     def __init__(
-        self, now: float, idle_s: float = 0.0, in_vain: Sequence[Failure] = (), *, silent: bool = False
+        self,
+        now: float,
+        idle_s: float = 0.0,
+        in_vain: Sequence[Failure] = (),
+        *,
+        silent: bool = False,
+        worker: str = "",
     ) -> None:
         self.since, self.deadline = now - idle_s, now + ANSWER_S
-        self.idle_s, self._in_vain, self._silent = idle_s, in_vain, silent
+        self.idle_s, self._in_vain, self._silent, self._worker = idle_s, in_vain, silent, worker
         self.stacks: list[Stack] = []
         self.answered: set[str] = set()
 
@@ -63,6 +69,8 @@ class Inquiry:
         text = hang.message(named, self.stacks, self.idle_s, self._timed_out, silent=self._silent)
         if found is not None and named.rank in found.ranks:
             text = f"{text}; {found.text}"
+        if self._worker and named.wait:  # a driver that waits for its workers
+            text = f"{text}; {self._worker}"
         missed = bool(left and named.wait)
         if left and not missed:
             text = f"{text}; rank {left[0].rank} on {left[0].host} had {left[0].how}"

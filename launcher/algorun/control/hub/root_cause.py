@@ -81,11 +81,15 @@ class RootCause:
         """A rank has left with 0. That alone is no failure: uneven work ends like this too."""
         self._reports.rank_left(now, left)
 
-    def hang(self, now: float, idle_s: float, *, silent: bool = False) -> AskStacks | None:
-        """A rank has made no step for `idle_s`, or all are `silent` and stand still: all hosts are asked for stacks, unless
-        another failure is judged, or the rank for which the others wait has just gone on."""
-        too_early = now < self._not_before and not silent
-        return None if self.judging or too_early else self._ask(now, idle_s, silent=silent)
+    def hang(self, now: float, idle_s: float) -> AskStacks | None:
+        """A rank has made no step for `idle_s`: all hosts are asked for stacks, unless another failure is judged, or the rank for which
+        the others wait has just gone on."""
+        return None if self.judging or now < self._not_before else self._ask(now, idle_s)
+
+    def stands_still(self, now: float, idle_s: float, worker: str) -> AskStacks | None:
+        """No rank has shown progress for `idle_s`, and all stand still: as `hang`. `worker`: that of an engine's node which holds
+        them up, "" without one."""
+        return None if self.judging else self._ask(now, idle_s, silent=True, worker=worker)
 
     def stack(self, stack: Stack, ranks: int) -> None:
         """What one rank is doing. At most one stack for each of the job's `ranks` is kept."""
@@ -170,9 +174,15 @@ class RootCause:
         self._reports.deadline = self._inquiry = None
 
     def _ask(
-        self, now: float, idle_s: float = 0.0, in_vain: Sequence[Failure] = (), *, silent: bool = False
+        self,
+        now: float,
+        idle_s: float = 0.0,
+        in_vain: Sequence[Failure] = (),
+        *,
+        silent: bool = False,
+        worker: str = "",
     ) -> AskStacks:
         from .inquiry import Inquiry  # no start needs it
 
-        self._inquiry, self._reports.deadline = Inquiry(now, idle_s, in_vain, silent=silent), None
+        self._inquiry, self._reports.deadline = Inquiry(now, idle_s, in_vain, silent=silent, worker=worker), None
         return AskStacks()

@@ -23,6 +23,8 @@ class SilentHosts:
         self._asked_at = -math.inf
         self._looks: dict[str, HostLook] | None = None  # None: nobody is being asked
         self._warned = False
+        self.worker = ""
+        """the worker of an engine's nodes that holds up a job that stands still, and where it is"""
 
     @property
     def count(self) -> int:
@@ -63,6 +65,7 @@ class SilentHosts:
         looks, self._looks = self._looks, None
         idle_s = now - max(self._since.values(), default=now)
         if standstill.all_stand(looks.values()):
+            self.worker = standstill.worker_that_stands(looks)
             return idle_s
         text = "" if self._warned else standstill.part_stands(looks, idle_s)
         self._warned = self._warned or bool(text)

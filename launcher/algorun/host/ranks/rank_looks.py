@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from algorun.common.fast_dataclasses import dataclass
+from algorun.common.fast_dataclasses import dataclass, replace
+from algorun.common.plain_text import plain
 from algorun.control.hang import standstill
 from algorun.control.hang.hang import Stack
 from algorun.control.hang.host_look import HostLook
@@ -20,7 +21,8 @@ from .ranks import Ranks
 
 STACKS_S = 0.3  # from the question for stacks until they are read
 NODE = -1  # stands for the workers of an engine's node, which belong to no rank
-WORKER, IDLE = b"ray::", b"ray::IDLE"  # how Ray names a worker, and one without a task
+WORKER, IDLE = "ray::", "ray::IDLE"  # how Ray names a worker, and one without a task
+LONGEST_NAME = 100  # characters of one that a message has
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,18 @@ class RankLooks:
         works = self._compared(first, self._look(members, counts, self._stacks(members), at)) | self._works
         numbers = {local: rank for local, rank, _ in self._ranks.running()}
         of_ranks = {numbers[local]: text for local, text in works.items() if local in numbers}
-        self._on_seen(standstill.host_look(of_ranks, works.get(NODE, "")))
+        workers = self._workers(members.get(NODE, ())) if not works.get(NODE) else {}
+        self._on_seen(standstill.host_look(of_ranks, works.get(NODE, ""), workers))
+
+    def _workers(self, pids: Iterable[int]) -> dict[str, list[Stack]]:
+        """What the workers of the engine's node were doing, by their names. The number of a stack is the process's."""
+        found: dict[str, list[Stack]] = {}
+        for pid in pids:
+            if name := _name_in_ray(pid):
+                seen = Stack(pid, "", 0, stacks.frames(stacks.read_stacks(pid, self._tools.run_dir)))
+                source = stacks.source(seen.own) if seen.own else ""
+                found.setdefault(name, []).append(replace(seen, source=source))
+        return found
 
     def _compared(
         self, first: Mapping[int, RankLook], second: Mapping[int, RankLook], *, counts_only: bool = False
@@ -96,7 +109,7 @@ class RankLooks:
         """What each rank did; with `counts_only` those alone that have done something."""
         alone = self._rules.alone
         found = {
-            local: standstill.work(first[local], look, alone=alone, counts_only=counts_only)
+            local: standstill.work(first[local], look, alone=alone and local != NODE, counts_only=counts_only)
             if local in first
             else "has begun just now"
             for local, look in second.items()
@@ -182,9 +195,15 @@ def _tree(found: Iterable[Stat], roots: Sequence[int]) -> list[int]:
 
 
 def _works_for_ray(pid: int) -> bool:
+    name = _name_in_ray(pid)
+    return bool(name) and not name.startswith(IDLE)
+
+
+def _name_in_ray(pid: int) -> str:
+    """The name that Ray gives to a worker, such as `ray::Trainer.step`; "" for another process."""
     try:
         with open(f"/proc/{pid}/cmdline", "rb") as file:
-            name = file.read(len(IDLE))
+            name = file.read(LONGEST_NAME).partition(b"\0")[0].decode(errors="replace").strip()
     except OSError:
-        return False
-    return name.startswith(WORKER) and name != IDLE
+        return ""
+    return plain(name) if name.startswith(WORKER) else ""

@@ -88,7 +88,9 @@ class RayAtWork(EngineAtWork):
 
     def _start_node(self, plan: Plan) -> None:
         command = (*plan.host(self._host).starter, f"--temp-dir={self._folder}")
-        extra = plan.starter_environ(plan.host(self._host))
+        # Its workers offer their stacks: a driver that waits says nothing of the worker that hangs.
+        shim = {"ALGORUN_SHIM": f"{self._tools.programs.home}/rank_shim.py", "ALGORUN_STACKS": self._tools.run_dir}
+        extra = {**plan.starter_environ(plan.host(self._host)), **shim}
         self._starter = self._run(command, what=self.name, cwd=plan.cwd, extra=extra)
         assert self._log is not None
         self._log.aside = True  # Ray prints how to use a cluster by hand
