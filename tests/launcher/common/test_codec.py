@@ -24,6 +24,8 @@ def nested(levels: int, inside: str = "1") -> str:
 def test_as_deep_as_allowed():
     assert loads(nested(DEEPEST)) == json.loads(nested(DEEPEST))
     assert loads(nested(DEEPEST).encode("utf-16")) == json.loads(nested(DEEPEST))
+    beside = f"[{nested(DEEPEST - 1)}, []]"  # more brackets than levels
+    assert loads(beside) == json.loads(beside)
 
 
 @pytest.mark.parametrize(

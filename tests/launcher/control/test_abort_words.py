@@ -131,6 +131,10 @@ DUMP = '{}\n\nCurrent thread 0x00007f (most recent call first):\n  File "{}", li
     [
         (DUMP.format("Fatal Python error: Segmentation fault", "/usr/lib/python3.12/json/decoder.py"), "a.py:9"),
         (DUMP.format("Fatal Python error: Segmentation fault", "/opt/ml/code/lib/b.py"), "lib/b.py:3"),
+        (
+            DUMP.format("Fatal Python error: Aborted", "/home/me/b.py").replace("/opt/ml/code", "/home/me"),
+            "/home/me/b.py:3",
+        ),
         (DUMP.format("Timeout (0:00:30)!", "/opt/ml/code/lib/b.py"), ""),  # of a process that went on
     ],
 )

@@ -82,6 +82,7 @@ def test_of_several_children_the_one_that_is_no_peer_error_is_the_cause():
         (own((OTHER, 1)), [child()]),  # another process has failed than the one that raised
         (own(kind="RuntimeError"), [child()]),  # the script's own error, whatever was before
         (own((0, 1), command="false"), [child()]),  # known by its command only, which is another one
+        (own((0, 1), command=f"program {WORKER}"), [child(parents=(OTHER,))]),  # below another process than the script's
         (own((0, 2), command=f"program {WORKER}"), [child()]),  # another exit status than Python's
         (own((0, 1), at=9.0, command=f"program {WORKER}"), [child()]),  # long after
     ],

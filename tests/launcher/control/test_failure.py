@@ -65,6 +65,13 @@ def test_the_text_is_never_longer_than_what_is_shown(message, traceback, hint):
     assert text.startswith("exception: rank 0 on algo-1, exit 1")
 
 
+def test_a_long_message_is_cut_so_that_note_and_hint_stay_whole():
+    failure = Failure("exception", "a", 1, "x" * 3000, rank=0, note="n" * 100, hint="look there")
+    text = failure.text()
+    assert len(text) == SHOWN
+    assert text.endswith(f" ..\n{'n' * 100}\nhint: look there")
+
+
 def test_a_long_traceback_keeps_its_end_and_the_hint():
     failure = Failure("exception", "a", 1, "E: x", rank=0, traceback="\n".join(map(str, range(999))), hint="look there")
     lines = failure.text().splitlines()

@@ -99,7 +99,7 @@ def test_an_empty_variable_counts_as_unset():
     assert Limits.of(empty) == Limits()
     assert ControlSettings.of(empty) == ControlSettings.of({})
     assert settings.ENGINE.read(empty) is None
-    assert settings.RESTARTS.read(empty) == 0
+    assert settings.RESTARTS.read(empty) == settings.RESTARTS.read({settings.RESTARTS.name: "0"}) == 0
 
 
 def test_a_token_of_the_users_own_is_told_from_the_jobs_arn():

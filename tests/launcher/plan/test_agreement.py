@@ -31,6 +31,12 @@ def test_simulated_hosts_agree_on_paths_below_their_own_opt_ml(tmp_path, word):
     assert word.format("/opt/ml") in first
 
 
+def test_other_secrets_stay_different_and_are_not_shown(tmp_path):
+    first, second = (program(tmp_path / host, ["--password", f"of {host}"]) for host in ("algo-1", "algo-2"))
+    assert first != second
+    assert "of algo" not in first + second
+
+
 def test_other_paths_stay_different(tmp_path):
     first, second = (program(tmp_path / host, [f"/data/{host}"]) for host in ("algo-1", "algo-2"))
     assert first != second

@@ -95,6 +95,21 @@ def test_a_plan_with_open_mpi_goes_to_json_and_comes_back(openmpi):
     assert codec.from_json(Plan, json.loads(json.dumps(codec.to_json(before)))) == before
 
 
+def test_hosts_that_are_alike_share_a_row():
+    hosts = tuple(f"algo-{number}" for number in range(1, 8))
+    slots = dict(zip(hosts, (Sourced(count, "") for count in (2, 2, 2, 2, 1, 1, 2)), strict=True))
+    config = job("script", LaunchRequest(from_job=True, imagine_hosts=len(hosts)))
+    rows = render.rank_map(
+        plan.make(config, cluster.resolve(config, slots), machine(), PROGRAMS), folded=True
+    ).splitlines()
+    assert [row.split() for row in rows if row.strip().startswith("algo-")] == [
+        ["algo-1", "0", "2", "0-1", "leader"],
+        ["algo-2", "to", "algo-4", "1", "to", "3", "2", "2-7"],
+        ["algo-5", "to", "algo-6", "4", "to", "5", "1", "8-9"],
+        ["algo-7", "6", "2", "10-11"],
+    ]
+
+
 WARNED = [
     ("script-2-hosts", 4, True),
     ("script", 2, True),
