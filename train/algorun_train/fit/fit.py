@@ -48,7 +48,10 @@ def main(argv: list[str]) -> int:
 
     folder_model.prepare_transformers()
     folder = read_folder(Path(options.model or ""), "option --model")
-    options = for_folder(options, folder) if isinstance(options, DdpJobOptions) else for_folder(options, folder)
+    if isinstance(options, PipelineJobOptions):
+        options = for_folder(options, folder)
+    else:  # a type of its own for the type checker
+        options = for_folder(options, folder)
     module = module_of(folder, options)
 
     def memory(layout: _Layout) -> RankMemory:
