@@ -236,6 +236,21 @@ def test_a_second_attempt_uses_the_partition_of_the_first(run):
     assert re.findall(r"smp: partition (.*)$", done.out, re.M) == [f"written to {file}", f"of {file}"]
 
 
+def test_a_rank_has_memory_for_its_own_partition_after_the_first_step(run):
+    """200 MiB of weights and their moments: those of its partition. oneDNN and glibc keep freed memory, unless they are told not to."""
+    quiet = {"TF_ENABLE_ONEDNN_OPTS": "0", "MALLOC_MMAP_THRESHOLD_": str(2**20)}
+    done = run("mpirun", "1x2", PROGRAMS / "smp_tf_memory.py", 2, 2560, **quiet, **LEGACY)
+    assert done.code == 0, done.text
+    rows = re.findall(r"rank \d holds (\d+) of (\d+) of (\d+) bytes; resident (\d+) (\d+) (\d+)$", done.out, re.M)
+    assert len(rows) == 2
+    for row in rows:
+        held, own, full, *resident = map(int, row)
+        assert full == 3 * 8 * 4 * 2560**2
+        assert own <= held < own + 1024  # scalars, such as the number of iterations
+        assert max(resident) < 1.1 * own
+    assert sum(int(own) for _, own, *_ in rows) == full
+
+
 def test_replicas_train_as_one_process_with_the_whole_batch(run):
     program, losses, weights = PROGRAMS / "smp_tf_replicas.py", {}, {}
     jobs = {
