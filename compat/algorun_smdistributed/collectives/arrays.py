@@ -7,14 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from algorun_smdistributed.ranks.mpi_ranks import MpiRanks
+from algorun_smdistributed.ranks.rank_group import RankGroup
 
 Array = Any  # NumPy's, of any type
-NARROW = 2  # bytes of floating point types that MPI cannot add
+NARROW = 2  # bytes of floating point types that neither MPI nor Gloo adds well
 MEAN = "MEAN"
 
 
-def reduced(arrays: Sequence[Array], ranks: MpiRanks, kind: str, what: str) -> list[Array]:
+def reduced(arrays: Sequence[Array], ranks: RankGroup, kind: str, what: str) -> list[Array]:
     """Each array over all ranks, which have the same shapes: one message for each type. `kind` is MEAN, SUM, MIN or MAX.
 
     Types of 16 bits are reduced in float32. RuntimeError if a rank does not come in time.

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from algorun_smdistributed.ranks import mpi_ranks
-from algorun_smdistributed.ranks.mpi_ranks import MpiRanks
+from algorun_smdistributed.ranks.rank_group import RankGroup
 from algorun_train.common.errors import UserError
 
 Variable = Any  # TensorFlow's objects have no types for mypy
@@ -17,7 +18,7 @@ Variable = Any  # TensorFlow's objects have no types for mypy
 class Membership:
     """The ranks of a library, seen from this one."""
 
-    group: MpiRanks
+    group: RankGroup
     on_host: tuple[int, int]
     """this rank's number among those of the group on its host, and their number"""
     is_here: Callable[[Variable], bool]
@@ -27,7 +28,7 @@ class Membership:
 _replicas: list[Membership] = []
 
 
-def use_replicas(group: MpiRanks, is_here: Callable[[Variable], bool]) -> None:
+def use_replicas(group: RankGroup, is_here: Callable[[Variable], bool]) -> None:
     """From here on all libraries reduce over `group`, the ranks with this one's partition. Called by smp.init(), on all ranks."""
     _replicas[:] = [Membership(group, group.on_host(), is_here)]
 
@@ -40,9 +41,9 @@ class ScriptRanks:
         self._joined: Membership | None = None
 
     def init(self) -> None:
-        """Joins the ranks that mpirun has started; without mpirun this is the only one. A second call does nothing."""
+        """Joins the ranks of the job: by MPI where mpirun has started them, else by Gloo. A second call does nothing."""
         if self._joined is None and not _replicas:
-            group = mpi_ranks.join(f"{self.name}.init")
+            group = _joined(f"{self.name}.init")
             self._joined = Membership(group, group.on_host(), lambda _: True)
 
     def shutdown(self) -> None:
@@ -77,3 +78,11 @@ class ScriptRanks:
     def local_size(self) -> int:
         """The number of ranks on this host."""
         return self.here.on_host[1]
+
+
+def _joined(call: str) -> RankGroup:
+    if mpi_ranks.are_started() or int(os.environ.get("WORLD_SIZE") or 1) == 1:
+        return mpi_ranks.join(call)
+    from algorun_smdistributed.ranks import gloo_ranks  # here, because it loads torch beside TensorFlow
+
+    return gloo_ranks.join()

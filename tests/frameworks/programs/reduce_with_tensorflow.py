@@ -95,6 +95,7 @@ def values():
             "mean": library.allreduce(given),
             "least": library.allreduce(given, op=least),
             "whole": library.allreduce(tf.constant([me, 7]), op=total),
+            "short": library.allreduce(tf.constant([me + 1], tf.int16), op=total),
             "narrow": tf.cast(library.allreduce(tf.cast(given, tf.bfloat16)), tf.float32),
             "gradient": tape.gradient(summed, given),
             "slices": tf.convert_to_tensor(library.allreduce(slices)),

@@ -65,10 +65,10 @@ def _join(world: World, place: RankAnswer) -> None:
     agree(store, size, place)
     backends = BACKENDS[place.device.partition(":")[0]]
     dist.init_process_group(backends, store=store, rank=rank, world_size=size, timeout=COLLECTIVE_TIMEOUT)
-    atexit.register(_end_gloo)  # a script may leave without ending the group
+    atexit.register(end_gloo)  # a script may leave without ending the group
 
 
-def _end_gloo() -> None:
+def end_gloo() -> None:
     """Ends a process group without GPUs before the interpreter exits: gloo_threads.py says why. Never raises."""
     with contextlib.suppress(Exception):
         if dist.is_initialized() and not torch.cuda.is_initialized():

@@ -1,4 +1,4 @@
-"""smdistributed.dataparallel.tensorflow on MPI: scripts for the library's interface for TensorFlow 2.
+"""smdistributed.dataparallel.tensorflow on MPI or Gloo: scripts for the library's interface for TensorFlow 2.
 
     import smdistributed.dataparallel.tensorflow as sdp
 

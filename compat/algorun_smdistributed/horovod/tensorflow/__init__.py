@@ -1,4 +1,4 @@
-"""horovod.tensorflow on MPI: what scripts for TensorFlow 2 use, where Horovod itself is not installed.
+"""horovod.tensorflow on MPI or Gloo: what scripts for TensorFlow 2 use, where Horovod itself is not installed.
 
     import horovod.tensorflow as hvd
 
@@ -47,7 +47,7 @@ rank, size, local_rank, local_size = _ranks.rank, _ranks.size, _ranks.local_rank
 
 
 def init(*args: Given, **kwargs: Given) -> None:
-    """Joins the ranks that mpirun has started; without mpirun this is the only one. On all ranks; a second call does nothing.
+    """Joins the ranks of the job: by MPI where mpirun has started them, else by Gloo. On all ranks; a second call does nothing.
 
     UserError for other groups of ranks.
     """
