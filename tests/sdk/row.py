@@ -231,6 +231,22 @@ def workers_of_tensorflow(hosts: int) -> Check:
     return check
 
 
+def partitioned(steps: int) -> Check:
+    """The announced script trained on two ranks, each of which has variables of its own."""
+
+    def check(seen: Seen) -> None:
+        succeeded(seen)
+        losses = [float(each) for each in re.findall(r"loss (\d\S+)$", seen.log, re.MULTILINE)]
+        assert len(losses) == steps, seen.log[-3000:]
+        assert losses[-1] < losses[0] / 2, losses
+        has = dict(re.findall(r"rank (\d) of 2 has (.*)$", seen.log, re.MULTILINE))
+        names = [name for rank in ("0", "1") for name in has[rank].strip().split(", ")]
+        assert len(names) == len(set(names)) == 6, has
+        assert json.loads(seen.output["data/partition.json"])["job"]["ranks"] == 2, seen.output.keys()
+
+    return check
+
+
 def answered(hosts: int) -> Check:
     def check(seen: Seen) -> None:
         succeeded(seen)

@@ -20,6 +20,7 @@ from row import (
     hyperparameters,
     language_model,
     logs,
+    partitioned,
     processing,
     ranks,
     stop,
@@ -27,9 +28,20 @@ from row import (
     tasks_of_ray,
     workers_of_tensorflow,
 )
-from sdk_environment import write_package, write_ray
+from sdk_environment import write_announced, write_package, write_ray, write_tensorflow
 
 from tests.train.model_folders import write_language_model, write_text
+
+TENSORFLOW = {"framework_version": "2.19", "py_version": "py312"}  # the SDK compares the version, image or not
+
+
+def _announced(processes: int) -> dict[str, Any]:
+    """The distribution of AWS's announcement of smdistributed.modelparallel."""
+    parameters = {"microbatches": 2, "partitions": 2, "pipeline": "interleaved", "optimize": "memory", "horovod": True}
+    return {
+        "smdistributed": {"modelparallel": {"enabled": True, "parameters": parameters}},
+        "mpi": {"enabled": True, "processes_per_host": processes},
+    }
 
 
 def llama_and_text(data: Path) -> list[str]:
@@ -114,7 +126,16 @@ def _once() -> list[Row]:
         v2("multi_worker_mirrored_strategy", "tf_config.py", hosts=2, check=workers_of_tensorflow(2), kind="TensorFlow",
            expects="`TF_CONFIG` of a worker on each host",
            options={"distribution": {"multi_worker_mirrored_strategy": {"enabled": True}},
-                    "framework_version": "2.19", "py_version": "py312"}),  # the SDK compares the version, image or not
+                    **TENSORFLOW}),
+        *(v2(f"smdistributed.modelparallel, TensorFlow, {2 // hosts} per host", "tf2.py", hosts=hosts, check=partitioned(30),
+             kind="TensorFlow", requirements=write_announced, limit_s=900,
+             expects="AWS's announced script trains on two partitions, TensorFlow from requirements.txt",
+             options={"distribution": _announced(2 // hosts), "hyperparameters": {"algorun_args": "30"},
+                      "environment": {"TF_USE_LEGACY_KERAS": "1"}, **TENSORFLOW})
+          for hosts in (1, 2)),
+        v2("smdistributed.dataparallel, TensorFlow", "sdp_tensorflow.py", hosts=2, check=ranks(2, 2), kind="TensorFlow",
+           requirements=write_tensorflow, limit_s=900, expects="2 ranks, whose gradients are averaged",
+           options={"distribution": {"smdistributed": {"dataparallel": {"enabled": True}}}, **TENSORFLOW}),
         v2("Ray by algorun_engine=ray", "ray_tasks.py", hosts=2, check=tasks_of_ray(2), requirements=write_ray,
            expects="Ray from requirements.txt, a driver, tasks on both hosts",
            options={"hyperparameters": {"algorun_engine": "ray"}}),

@@ -22,19 +22,35 @@ REPOSITORY = Path(__file__).resolve().parents[2]
 PYTHON = {client: REPOSITORY / f".venv-sdk{client[1]}" / "bin" / "python" for client in ("v2", "v3")}
 PACKAGE = "sdk_row_package-1.0-py3-none-any.whl"
 RAY = "2.60.0"
+TENSORFLOW = "2.21.0"
 DOWNLOAD_S = 900.0
 NOT_FOR_TASKS = ("pandas", "pyarrow", "numpy", "tensorboard")  # large, and for Ray's libraries only
 
 
 def ray_wheels() -> Path:
     """A folder with Ray and what it needs, for the Python of the image."""
-    folder = REPOSITORY / ".build" / f"ray-wheels-{RAY}"
+    return _wheels(f"ray-wheels-{RAY}", [[f"ray[data,train]=={RAY}"]])
+
+
+def tensorflow_wheels() -> Path:
+    """A folder with TensorFlow for CPUs, what it needs, and legacy Keras, for the Python of the image."""
+    # tf_keras requires TensorFlow for GPUs.
+    return _wheels(
+        f"tensorflow-wheels-{TENSORFLOW}",
+        [[f"tensorflow-cpu=={TENSORFLOW}"], ["--no-deps", f"tf_keras=={TENSORFLOW}"]],
+    )
+
+
+def _wheels(name: str, requirements: list[list[str]]) -> Path:
+    """The folder .build/NAME with what each list of pip's arguments downloads."""
+    folder = REPOSITORY / ".build" / name
     if not (folder / "ready").exists():
         show = "import sys; print('%d.%d' % sys.version_info[:2])"
         python = docker("run", "--rm", "--network", "none", "--entrypoint", "python3", IMAGE, "-c", show)
         folder.mkdir(parents=True, exist_ok=True)
         pip = [sys.executable, "-m", "pip", "download", "--quiet", "--dest", str(folder), "--only-binary", ":all:"]
-        subprocess.run([*pip, "--python-version", python, f"ray[data,train]=={RAY}"], check=True, timeout=DOWNLOAD_S)
+        for each in requirements:
+            subprocess.run([*pip, "--python-version", python, *each], check=True, timeout=DOWNLOAD_S)
         (folder / "ready").touch()
     return folder
 
@@ -85,18 +101,40 @@ def environment(work: Path, client: str) -> dict[str, str]:
 
 def write_package(folder: Path) -> None:
     """A wheel of one module beside a requirements.txt that names it: installable without an index."""
-    name, info = "sdk_row_package", "sdk_row_package-1.0.dist-info"
-    with zipfile.ZipFile(folder / PACKAGE, "w") as wheel:
-        wheel.writestr(f"{name}.py", "ANSWER = 42\n")
-        wheel.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
-        wheel.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: algorun\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        wheel.writestr(
-            f"{info}/RECORD",
-            "".join(f"{at},,\n" for at in (f"{name}.py", f"{info}/METADATA", f"{info}/WHEEL", f"{info}/RECORD")),
-        )
+    _write_wheel(folder / PACKAGE, "sdk_row_package", "1.0", {"sdk_row_package.py": "ANSWER = 42\n"})
     (folder / "requirements.txt").write_text(f"--no-index\n./{PACKAGE}\n")
+
+
+def _write_wheel(path: Path, name: str, version: str, files: dict[str, str], requires: str = "") -> None:
+    info = f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    content = files | {
+        f"{info}/METADATA": metadata + (f"Requires-Dist: {requires}\n" if requires else ""),
+        f"{info}/WHEEL": "Wheel-Version: 1.0\nGenerator: algorun\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+    }
+    with zipfile.ZipFile(path, "w") as wheel:
+        for each, text in content.items():
+            wheel.writestr(each, text)
+        wheel.writestr(f"{info}/RECORD", "".join(f"{each},,\n" for each in (*content, f"{info}/RECORD")))
+
+
+def write_tensorflow(folder: Path) -> None:
+    """Wheels beside a requirements.txt that names TensorFlow and legacy Keras. The package tensorflow is the one for CPUs."""
+    wheels = folder / "wheels"
+    shutil.copytree(tensorflow_wheels(), wheels, ignore=shutil.ignore_patterns("ready"))
+    name = f"tensorflow-{TENSORFLOW}-py3-none-any.whl"
+    _write_wheel(wheels / name, "tensorflow", TENSORFLOW, {}, f"tensorflow-cpu=={TENSORFLOW}")
+    names = "".join(f"{each}=={TENSORFLOW}\n" for each in ("tensorflow", "tf_keras"))
+    (folder / "requirements.txt").write_text(f"--no-index\n--find-links ./wheels\n{names}")
+
+
+def write_announced(folder: Path) -> None:
+    """TensorFlow, and AWS's announced script as tf2.py, with its data."""
+    write_tensorflow(folder)
+    tests = REPOSITORY / "tests" / "frameworks"
+    shutil.copy(tests / "programs" / "announced_smp.py", folder / "tf2.py")
+    (folder / "tests" / "frameworks").mkdir(parents=True)
+    shutil.copy(tests / "digits.py", folder / "tests" / "frameworks")
 
 
 def write_ray(folder: Path) -> None:
