@@ -145,6 +145,42 @@ def test_a_fault_is_one_error_on_all_ranks(fault, says, run):
     assert ranks == {"0", "1"}, done.text
 
 
+def test_bfloat16_trains_on_partitions_as_on_one(run):
+    losses = {}
+    for layout, partitions in (("1x1", 1), ("1x2", 2)):
+        done = run("mpirun", layout, PROGRAMS / "smp_tf_precision.py", partitions, "bf16", **LEGACY)
+        assert done.code == 0, done.text
+        losses[layout] = [float(each) for each in re.findall(r"loss (\S+)$", done.out, re.M)]
+    assert len(losses["1x1"]) == 6
+    assert losses["1x2"] == pytest.approx(losses["1x1"], abs=1e-6)
+    assert losses["1x1"][-1] < losses["1x1"][0] / 2
+
+
+@pytest.mark.parametrize("mode", ["fp16", "fp16-legacy"])
+def test_a_loss_scale_follows_the_gradients_of_one_rank(mode, run):
+    done = run("mpirun", "1x1", PROGRAMS / "smp_tf_precision.py", 1, mode, **LEGACY)
+    assert done.code == 0, done.text
+    losses = [float(each) for each in re.findall(r"loss (\S+)$", done.out, re.M)]
+    assert losses[-1] < losses[0] / 2
+
+
+@pytest.mark.parametrize(
+    ("mode", "partitions", "says"),
+    [
+        ("fp16", 2, "LossScaleOptimizer on 2 ranks, each of which would change the scale and leave out steps by its own"),
+        ("fp16-legacy", 2, "LossScaleOptimizer on 2 ranks, each of which would change the scale"),
+        ("fp16", 1, "LossScaleOptimizer on 2 ranks, each of which would change the scale"),
+        ("clip", 2, "Adam(global_clipnorm=1.0) with 2 partitions, each of which would clip by the norm of its own gradients"),
+    ],
+)  # fmt: skip
+def test_what_follows_from_all_gradients_is_one_error_on_all_ranks(mode, partitions, says, run):
+    done = run("mpirun", "1x2", PROGRAMS / "smp_tf_precision.py", partitions, mode, **LEGACY)
+    assert done.code == 1, done.text
+    # In the script's tf.function too the first line says what is wrong.
+    assert f"UserError: @smp.step forward_backward: {says}" in done.failure("algo-1").splitlines()[0]
+    assert set(re.findall(rf"^\[(\d) \S+\] .*UserError: .*{re.escape(says)}", done.text, re.M)) == {"0", "1"}, done.text
+
+
 @pytest.mark.parametrize("optimizer", ["adam", "legacy"])
 def test_a_checkpoint_resumes_on_partitions_and_in_plain_tensorflow(optimizer, run, tmp_path):
     program, folder = PROGRAMS / "smp_tf_checkpoints.py", tmp_path / "checkpoints"
@@ -166,6 +202,19 @@ def test_a_checkpoint_resumes_on_partitions_and_in_plain_tensorflow(optimizer, r
     assert losses(plain) == pytest.approx(expected[3:], abs=1e-6)
     (off,) = re.findall(r"read 6 steps; the exported model is off by (\S+)$", plain.out, re.M)
     assert float(off) < 1e-6
+
+
+@pytest.mark.parametrize("mode", ["before", "after"])
+def test_a_checkpoint_with_averages_is_not_read_into_partitions(mode, run, tmp_path):
+    """TensorFlow would give a rank other variables' averages, without an error where shapes are equal."""
+    program = PROGRAMS / "smp_tf_checkpoints.py"
+    whole = run("mpirun", "1x1", program, 1, "export", tmp_path, "ema", **LEGACY)
+    assert whole.code == 0, whole.text
+    done = run("mpirun", "1x2", program, 2, mode, tmp_path, "ema", **LEGACY)
+    assert done.code == 1, done.text
+    says = "smp.CheckpointManager: Adam has the variables of one partition only; allowed: an optimizer whose"
+    assert says in done.failure("algo-1"), done.text
+    assert set(re.findall(rf"^\[(\d) \S+\] .*UserError: .*{re.escape(says)}", done.text, re.M)) == {"0", "1"}, done.text
 
 
 @pytest.mark.parametrize(

@@ -144,7 +144,25 @@ def _traced(job: KerasJob, function: KerasStepFunction, call: StepCall) -> Trace
             f"@smp.step {function.name}: the function does not call the model; allowed: a function that calls the smp.DistributedModel; "
             "fix: predictions = model(..) inside"
         )
+    _check_optimizers(job, function, traced)
     return traced
+
+
+def _check_optimizers(job: KerasJob, function: KerasStepFunction, traced: TracedStep) -> None:
+    """Raises UserError for what an optimizer decides from all gradients, where each rank has some of them."""
+    if traced.recording.has_loss_scale and job.world.size > 1:
+        raise UserError(
+            f"@smp.step {function.name}: LossScaleOptimizer on {job.world.size} ranks, each of which would change the scale and leave "
+            "out steps by its own gradients; allowed: on one rank; fix: "
+            "tf.keras.mixed_precision.set_global_policy('mixed_bfloat16'), which needs no scale"
+        )
+    stages = job.layout.grid.pp
+    for optimizer, _ in traced.recording.optimizers.values():
+        if stages > 1 and (norm := getattr(optimizer, "global_clipnorm", None)) is not None:
+            raise UserError(
+                f"@smp.step {function.name}: {type(optimizer).__name__}(global_clipnorm={norm}) with {stages} partitions, each of which "
+                "would clip by the norm of its own gradients; allowed: with 1; fix: clipnorm, which clips each gradient by its own norm"
+            )
 
 
 def _equalise(job: KerasJob) -> None:

@@ -19,6 +19,7 @@ Layer = Any  # TensorFlow's objects have no types for mypy
 Variable = Any
 Tensor = Any
 
+LOSS_SCALE = tf_keras.mixed_precision.LossScaleOptimizer
 TAPE = (
     "tf.GradientTape inside an @smp.step function; allowed: optimizer.get_gradients(loss, model.trainable_variables); fix: "
     "use it in place of the tape"
@@ -51,6 +52,7 @@ class TraceRecord:
     kept: list[Tensor] = field(default_factory=list)
     """the same gradients: an id is good while its object lives"""
     has_tape: bool = False
+    has_loss_scale: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,13 +149,20 @@ def _recorded(model: Layer, graph: Any, partitions: list[int]) -> Iterator[Trace
     def gradients(optimizer: Given, loss: Tensor, params: Given) -> list[Tensor]:
         variables = tf.nest.flatten(params)
         recording.optimizers.setdefault(id(optimizer), (optimizer, variables))
-        found = tf.gradients(loss, variables)
+        if isinstance(optimizer, LOSS_SCALE):  # that of Keras 2 for older optimizers does it by itself
+            found = optimizer.get_unscaled_gradients(tf.gradients(optimizer.get_scaled_loss(loss), variables))
+        else:
+            found = tf.gradients(loss, variables)
         for gradient, variable in zip(found, variables, strict=True):
             if gradient is None:
                 raise ValueError(f"optimizer.get_gradients: the loss does not depend on variable {variable.name}")
             recording.gradients[id(gradient)] = variable
             recording.kept.append(gradient)
         return list(found)
+
+    def scaled(optimizer: Given, loss: Given) -> Result:
+        recording.has_loss_scale = True
+        return own_scaled[type(optimizer)](optimizer, loss)
 
     def tape(self: Given) -> Result:
         # Keras and TensorFlow use none while a step is traced; tf.py_function does, in a graph of its own.
@@ -162,13 +171,18 @@ def _recorded(model: Layer, graph: Any, partitions: list[int]) -> Iterator[Trace
 
     optimizers = (tf_keras.optimizers.Optimizer, tf_keras.optimizers.legacy.Optimizer)
     before = [each.__dict__.get("get_gradients") for each in optimizers]
+    own_scaled = {each: each.get_scaled_loss for each in LOSS_SCALE.__subclasses__()}
     layer_class.__call__, tape_class.__enter__ = call, tape
     for each in optimizers:
         each.get_gradients = gradients
+    for each in own_scaled:
+        each.get_scaled_loss = scaled
     try:
         yield recording
     finally:
         layer_class.__call__, tape_class.__enter__ = layer_call, enter
+        for each, own in own_scaled.items():
+            each.get_scaled_loss = own
         for each, old in zip(optimizers, before, strict=True):
             if old is None:
                 del each.get_gradients

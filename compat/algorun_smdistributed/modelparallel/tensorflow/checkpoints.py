@@ -91,7 +91,8 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc]  # Te
         """Reads the newest checkpoint of rank 0's folder, or the one named, such as "ckpt-3", on all ranks; TensorFlow's status.
 
         Before the first step, variables get their values as they are made; after it at once. Without a checkpoint nothing
-        happens. Raises UserError on all ranks if one of them does not see the files.
+        happens. Raises UserError on all ranks if one of them does not see the files, and for an optimizer that has the variables
+        of one rank only.
         """
         return self._read(None if restore_prefix is None else str(Path(self.directory) / restore_prefix))[0]
 
@@ -107,7 +108,14 @@ class CheckpointManager(tf.train.CheckpointManager):  # type: ignore[misc]  # Te
         path = here.world.from_first(lambda: named or self.latest_checkpoint, what)
         if path is None:
             return self.checkpoint.restore(None), None
-        here.world.on_all(lambda: _check_there(path, here.world.rank), what)
+        reachable = tf.train.TrackableView(self.checkpoint).descendants()
+
+        def check() -> None:
+            _check_there(path, here.world.rank)
+            for each in reachable:
+                _check_restored(here, each)
+
+        here.world.on_all(check, what)
         placement = here.placement
         if placement is None:
             return here.world.on_all(lambda: self.checkpoint.restore(path), what), path
@@ -150,11 +158,21 @@ def _check_optimizer(here: KerasJob, each: Any) -> None:  # any object of Tensor
     if here.placement is None or not isinstance(each, slots.OPTIMIZERS):
         return
     if not any(each is known for known in here.optimizers) and slots.has_some(each):
-        raise UserError(
-            f"smp.CheckpointManager: {type(each).__name__} has the variables of one partition only; allowed: an optimizer whose "
-            "own get_gradients an @smp.step function has called, without use_ema and without a loss scale; fix: leave it out of "
-            "the tf.train.Checkpoint, or call its get_gradients"
-        )
+        raise _is_partial(each)
+
+
+def _check_restored(here: KerasJob, each: Any) -> None:  # any object of TensorFlow
+    """TensorFlow restores an optimizer's variables by their numbers, which are others where it has some of them."""
+    if here.layout.grid.pp > 1 and isinstance(each, slots.OPTIMIZERS) and not slots.can_be_whole(each):
+        raise _is_partial(each)
+
+
+def _is_partial(optimizer: Any) -> UserError:
+    return UserError(
+        f"smp.CheckpointManager: {type(optimizer).__name__} has the variables of one partition only; allowed: an optimizer whose "
+        "own get_gradients an @smp.step function has called, without use_ema and without a loss scale; fix: leave it out of "
+        "the tf.train.Checkpoint, or call its get_gradients"
+    )
 
 
 def _check_there(path: str, rank: int) -> None:

@@ -42,7 +42,12 @@ def step(
         made = KerasStep(KerasStepFunction(given, non_split_inputs or (), input_split_axes or {}, input_signature))
 
         def call(*args: Given, **kwargs: Given) -> Result:
-            return made(args, kwargs)
+            try:
+                return made(args, kwargs)
+            except UserError as error:
+                # In a tf.function AutoGraph would raise a StagingError in its place, whose first line is "in user code:".
+                error.ag_pass_through = True  # type: ignore[attr-defined]
+                raise
 
         # The script's own tf.function must not translate this package.
         return functools.update_wrapper(tf.autograph.experimental.do_not_convert(call), given)
