@@ -70,6 +70,38 @@ def test_the_announced_script_trains_on_two_partitions_as_on_one(run):
     assert all(segment.forward_s > 0 and segment.backward_s > 0 for segment in file.segments)
 
 
+@pytest.mark.parametrize(
+    ("section", "whole", "cut"), [("auto", "1x1", "1x2"), ("horovod", "1x2", "2x2"), ("manual", "1x1", "2x1")]
+)
+def test_the_developer_guide_s_scripts_train_on_two_partitions_as_on_one(section, whole, cut, run):
+    """On one host and on two; with Horovod in two replicas, whose batches differ."""
+    losses = {}
+    for partitions, layout in ((1, whole), (2, cut)):
+        given = {
+            "microbatches": 2,
+            "partitions": partitions,
+            "pipeline": "interleaved",
+            "horovod": section == "horovod",
+        }
+        if section == "manual" and partitions == 2:
+            given |= {"auto_partition": False, "default_partition": 0}
+        parameters = {"SM_HP_MP_PARAMETERS": json.dumps(given), **LEGACY}
+        program = PROGRAMS / "smp_tf_guide.py"
+        section_of_one = "auto" if section == "manual" and partitions == 1 else section
+        done = run("mpirun", layout, program, section_of_one, STEPS, **parameters)
+        assert done.code == 0, done.text
+        found = re.findall(r"replica (\d) loss (\S+)$", done.out, re.M)
+        losses[partitions] = {replica: [float(loss) for at, loss in found if at == replica] for replica, _ in found}
+    assert losses[1].keys() == losses[2].keys() == set("01" if section == "horovod" else "0")
+    for replica, one in losses[1].items():
+        assert len(one) == STEPS
+        assert one[-1] < one[0] / 3
+        assert losses[2][replica] == pytest.approx(one, abs=1e-5)
+    if section == "manual":
+        has = dict(re.findall(r"rank (\d) has (.*)$", done.out, re.M))
+        assert has == {"0": "conv2d conv2d", "1": "dense dense dense_1 dense_1"}
+
+
 EPOCH = re.compile(
     r"^\[(\d) \S+\] Epoch (\d), Loss: (\S+), Accuracy: (\S+), Test loss (\S+), test accuracy (\S+)$", re.M
 )
