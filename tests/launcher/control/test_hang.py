@@ -240,6 +240,25 @@ def test_a_parent_speaks_for_a_rank_only_when_it_is_alone():
     assert of_one_rank(ranks(parent)).frames is parent
 
 
+def test_the_worker_of_a_data_loader_that_loads_speaks_for_its_rank():
+    """As in real dumps of torch 2.13 with forked workers, of which none can be asked, and with spawned ones."""
+    poll = StackFrame("/usr/lib/python3.11/selectors.py", 415, "select")
+    waits = (poll, StackFrame(f"{SITE}/torch/utils/data/dataloader.py", 1291, "_try_get_data"), MAIN)
+    idle = (
+        poll,
+        StackFrame(f"{SITE}/torch/utils/data/_utils/worker.py", 334, "_worker_loop"),
+        StackFrame("<string>", 1, "<module>"),
+    )
+    loads = (
+        StackFrame("/opt/ml/code/train.py", 11, "__getitem__"),
+        StackFrame(f"{SITE}/torch/utils/data/_utils/fetch.py", 54, "<listcomp>"),
+        StackFrame(f"{SITE}/torch/utils/data/_utils/worker.py", 370, "_worker_loop"),
+    )
+    assert of_one_rank(ranks(idle, waits, idle, loads)).frames is loads
+    assert of_one_rank(ranks(idle, waits, idle)).frames is waits
+    assert of_one_rank(ranks(idle)).frames is idle
+
+
 def test_a_missing_step_is_off_until_the_first_step_and_grows_with_the_longest():
     assert not has_no_step(Steps(), 1e9, 600)
     assert not has_no_step(Steps(1, 1000.0, 0.0), 1600.0, 600)

@@ -251,3 +251,29 @@ def test_a_time_out_of_nccl_names_the_rank_that_was_waited_for(begun):
     whole = (done.folder / "algo-1" / "output" / "data" / "failure-full.txt").read_text()
     told = "then: signal: rank 0 on algo-1, exit 134 (SIGABRT), attempt 1, step 3: Watchdog caught collective operation timeout"
     assert told in whole
+
+
+def loading(context, folder, marker):
+    """A worker of the DataLoader of rank 0 hangs; rank 1 waits in its backward pass."""
+    return simulate(PROGRAMS / "loading.py", 2, context, folder=folder, marker=marker, ALGORUN_HANG_S="6")
+
+
+# torch's workers can be asked where they are if they were not forked. Of forked ones the line that waits for them is known.
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("begun", "named"),
+    [
+        (partial(loading, "fork"), r"_try_get_data \(dataloader.py:\d+\), called at loading.py:26 in main"),
+        (partial(loading, "spawn"), r"__getitem__ at loading.py:15: time.sleep\(1000\)"),
+        (partial(loading, "forkserver"), r"__getitem__ at loading.py:15: time.sleep\(1000\)"),
+    ],
+    indirect=["begun"],
+    ids=["fork", "spawn", "forkserver"],
+)
+def test_a_data_loader_that_hangs_on_one_rank_is_named_with_its_line(begun, named):
+    assert begun.code == 67, begun.text
+    (failure,) = {begun.failure(host).splitlines()[0] for host in ("algo-1", "algo-2")}
+    assert re.match(
+        rf"hang: rank 0 on algo-1, exit 67, attempt 1, step \d+: no step for \d+ s after step \d+: {named} while 1 other waits",
+        failure,
+    ), failure

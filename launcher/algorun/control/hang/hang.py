@@ -58,6 +58,9 @@ RECEIVES = r"/(socket|ssl|selectors|multiprocessing/connection|http/client)\.py$
 RECEIVING_CALL = r"\.(accept|connect|recv\w*|read\w*|select|poll|getresponse)\("
 # A process that only looks after its children: the parent of mp.spawn, a launcher below the rank.
 PARENT = r"/(multiprocessing/(popen_\w+|connection|process|spawn)|subprocess|elastic/.*)\.py$"
+# A worker of torch's DataLoader that has nothing to load, and where its rank waits for what workers load (a file and a function).
+IDLE_LOADER = r"/torch/utils/data/_utils/worker\.py _worker_loop$"
+WAITS_FOR_LOADER = r"/torch/utils/data/dataloader\.py "
 LONGEST_SOURCE = 60  # characters of a line of source in the message
 MOST_PLACES = 3  # where ranks wait, in the message
 
@@ -202,9 +205,17 @@ def suspects_of_silence(stacks: Sequence[Stack]) -> list[Stack]:
 
 
 def of_one_rank(processes: Sequence[Stack]) -> Stack:
-    """The process that speaks for a rank of several: not a parent that waits for its children."""
+    """The process that speaks for a rank of several: not a parent that waits for its children, nor a rank that waits for its
+    DataLoader while a worker of it loads, nor a worker that has nothing to load."""
     workers = [one for one in processes if not (one.frames and re.search(PARENT, one.frames[0].file))]
-    return odd(workers or processes)
+    at_work = [one for one in workers if not _is_in(one, IDLE_LOADER)]
+    loading = [one for one in at_work if not _is_in(one, WAITS_FOR_LOADER)]
+    return odd(loading or at_work or workers or processes)
+
+
+def _is_in(stack: Stack, place: str) -> bool:
+    inside = next((frame for frame in stack.frames if not re.search(STANDARD, frame.file)), None)
+    return inside is not None and re.search(place, f"{inside.file} {inside.function}") is not None
 
 
 def message(named: Stack, stacks: Sequence[Stack], idle_s: float, timed_out: str = "", *, silent: bool = False) -> str:
