@@ -49,6 +49,30 @@ def test_each_kind_of_work_is_counted_where_it_belongs(what):
     assert not after.on_gpu
 
 
+@pytest.mark.parametrize(
+    ("name", "counts"), [("timer_manager", False), ("worker.io", False), ("ray::Trainer.st", True)]
+)
+def test_threads_that_wake_up_all_the_time_are_left_out_by_their_names(name, counts):
+    named = f"import ctypes; ctypes.CDLL(None).prctl(15, {name.encode()!r}, 0, 0, 0)\n    "  # PR_SET_NAME
+    text = (
+        PROGRAMS["thread"]
+        .replace("import time\n    ", f"import time\n    {named}")
+        .replace("t.join()", "time.sleep(1)")
+    )
+    text = text.replace("while time.process_time() < end: pass", "while True: pass").replace(
+        "target=burn", "target=burn, daemon=True"
+    )
+    with started(text) as process:
+        process.stdout.readline()
+        before = count(process.pid, {})
+        process.stdin.write("\n")
+        process.stdin.flush()
+        process.stdout.readline()
+        after = count(process.pid, {})
+        process.stdin.write("\n")
+    assert (after.others_s - before.others_s > 0.25) == counts
+
+
 def test_a_thread_that_lives_counts_beside_the_main_thread():
     text = "def burn():\n    while True: pass\nthreading.Thread(target=burn, daemon=True).start()\ntime.sleep(0.4)\n"
     with started(text) as process:
