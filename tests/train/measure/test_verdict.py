@@ -63,6 +63,16 @@ def test_a_host_with_only_slow_links_is_named_in_their_place(count):
     )
 
 
+def test_a_host_is_named_for_what_was_slow_both_times():
+    hosts = [MeasuredHost(f"algo-{number}", GB, GB) for number in (1, 2, 3, 4)]
+    first = [*hosts[:2], MeasuredHost("algo-3", GB, GB / 5), MeasuredHost("algo-4", GB / 3, GB)]
+    assert {each.what for each in verdict.odd_hosts(first, 2.0)} == {"algo-3", "algo-4"}
+    again = [MeasuredHost("algo-3", GB / 4, GB), MeasuredHost("algo-4", GB / 4, GB / 4)]
+    (found,) = verdict.odd_hosts(verdict.better_hosts(first, again), 2.0)
+    assert found.text == "algo-4: its memory is 3.0 times slower: 333 MB/s, 1 GB/s is usual"
+    assert verdict.better_hosts(first, []) == first
+
+
 def test_two_hosts_have_nothing_to_compare_with():
     assert verdict.odd_links(links(2, {(0, 1): MeasuredLink(1.0, 9.0)}), 2.0) == []
     assert verdict.suspects(links(2, {(0, 1): MeasuredLink(1.0, 9.0)}), 2.0, 4) == []

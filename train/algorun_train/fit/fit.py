@@ -48,10 +48,11 @@ def main(argv: list[str]) -> int:
 
     folder_model.prepare_transformers()
     folder = read_folder(Path(options.model or ""), "option --model")
-    if isinstance(options, PipelineJobOptions):
-        options = for_folder(options, folder)
-    else:  # a type of its own for the type checker
-        options = for_folder(options, folder)
+    match options:  # for the type checker: `for_folder` returns the kind that it gets
+        case PipelineJobOptions():
+            options = for_folder(options, folder)
+        case DdpJobOptions():
+            options = for_folder(options, folder)
     module = module_of(folder, options)
 
     def memory(layout: _Layout) -> RankMemory:

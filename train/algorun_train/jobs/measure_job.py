@@ -60,7 +60,11 @@ def _measure(options: MeasureOptions, comm: Communicator) -> tuple[list[OddFigur
     names = list(dict.fromkeys(each.host for each in ranks))
     first = [next(each.rank for each in ranks if each.host == name) for name in names]
     own = host_name()
-    hosts = [each for each in comm.gather(_host_figures(own) if comm.rank in first else None) if each is not None]
+    hosts = _of_hosts(comm, _host_figures(own) if comm.rank in first else None)
+    odd = {each.what for each in verdict.odd_hosts(hosts, options.factor)}
+    if odd:  # a disk may have been busy for a moment
+        again = _of_hosts(comm, _host_figures(own) if comm.rank in first and own in odd else None)
+        hosts = verdict.better_hosts(hosts, again)
     _say_hosts(comm, ranks, hosts)
     found = verdict.odd_ranks(ranks, options.factor) + verdict.odd_hosts(hosts, options.factor)
     links = _links(options, comm, names, first) if len(names) > 1 else {}
@@ -71,6 +75,11 @@ def _measure(options: MeasureOptions, comm: Communicator) -> tuple[list[OddFigur
         "links": [{"hosts": link, **asdict(each)} for link, each in links.items()],
     }
     return found, figures
+
+
+def _of_hosts(comm: Communicator, own: MeasuredHost | None) -> list[MeasuredHost]:
+    """What all ranks have measured that have measured a host. Call it on all ranks."""
+    return [each for each in comm.gather(own) if each is not None]
 
 
 def _rank_figures(options: MeasureOptions, comm: Communicator) -> MeasuredRank:

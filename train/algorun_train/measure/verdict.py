@@ -100,6 +100,19 @@ def odd_hosts(hosts: Sequence[MeasuredHost], factor: float) -> list[OddFigure]:
     return found
 
 
+def better_hosts(first: Sequence[MeasuredHost], again: Sequence[MeasuredHost]) -> list[MeasuredHost]:
+    """What hosts can do, of which some were measured again: what is slow is so in both measurements."""
+    second = {each.host: each for each in again}
+    return [
+        MeasuredHost(
+            each.host,
+            max(each.memory, second.get(each.host, each).memory),
+            max(each.disk, second.get(each.host, each).disk),
+        )
+        for each in first
+    ]
+
+
 def odd_links(links: Mapping[Link, MeasuredLink], factor: float) -> list[OddFigure]:
     """Links that are slow, or late to answer, beside the others. A host all of whose links are so is named in their place."""
     if len(links) < 3:  # of two hosts nobody can say which link is usual
