@@ -10,7 +10,9 @@ import os
 import signal
 import socket
 import struct
+import threading
 import time
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
 import psutil
 import pytest
@@ -246,20 +248,55 @@ def silent():
         yield server.getsockname()[1]
 
 
+class _Unauthorized(BaseHTTPRequestHandler):
+    """Answers as W&B's server does for a key that it does not know."""
+
+    def do_POST(self):
+        self.rfile.read(int(self.headers.get("Content-Length", 0)))
+        body = b'{"errors": [{"message": "user is not logged in"}]}'
+        self.send_response(401)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    do_GET = do_POST
+
+    def log_message(self, *words):
+        pass
+
+
+@contextlib.contextmanager
+def unauthorized():
+    """A server that takes no key."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Unauthorized) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server.server_port
+        server.shutdown()
+        thread.join()
+
+
+KEY = "5ec2e7" * 6 + "abcd"
+
+
 @needs("wandb")
-@pytest.mark.parametrize("server", [refusing, swallowing, silent])
+@pytest.mark.parametrize("server", [refusing, swallowing, silent, unauthorized])
 def test_wandb_without_a_network_keeps_all_in_files(server, job, tmp_path):
     # Long enough for W&B to begin on a busy machine: a job's end waits 10 s for trackers.
     (tmp_path / "train.py").write_text(PROGRAM.replace("sleep(100)", "sleep(10)"))
     with server() as port:
         done = job(
-            "wandb", how="waits", WANDB_MODE="online", WANDB_API_KEY="0" * 40, WANDB_BASE_URL=f"http://127.0.0.1:{port}"
+            "wandb", how="waits", WANDB_MODE="online", WANDB_API_KEY=KEY, WANDB_BASE_URL=f"http://127.0.0.1:{port}"
         )
     assert done.code == 0, done.text
     kept = "tracker wandb keeps this job in files, as its server cannot be used: `wandb sync "
     assert done.text.count("warning") == done.text.count(f"algorun: warning: {kept}") == 1, done.text
     assert read_wandb(tmp_path, done) == [{step: loss for step, loss in LOSSES.items() if step < 4}]
     assert done.seconds < 60
+    files = [path for path in tmp_path.rglob("*") if path.is_file()]
+    assert files
+    assert [path for path in files if KEY.encode() in path.read_bytes()] == []
+    assert KEY not in done.text
 
 
 @needs("tensorboard")
