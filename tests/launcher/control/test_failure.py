@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from algorun.control.failures.failure import SHOWN, Failure, with_others
+from algorun.control.failures.failure import SHOWN, SHOWN_HOSTS, Failure, listed, with_others
 from algorun.control.failures.last_words import last_words
 from algorun.control.hub.failure_reports import likeliest_cause
 from algorun.control.member.rank_failures import RankFailures
@@ -125,10 +125,17 @@ def test_what_else_failed_is_one_short_line_each_causes_first():
 def test_ranks_that_failed_the_same_way_are_counted():
     alike = [Failure("exception", "algo-2", 1, ROOT.message, rank=rank) for rank in range(4, 104)]
     assert others(*alike) == "also: the same on 100 more: rank 4, 5, 6, 7, 8, 9, 10, 11, .."
+    assert others(*alike[:8]) == "also: the same on 8 more: rank 4, 5, 6, 7, 8, 9, 10, 11"
     different = [Failure("exit", "algo-2", 3, f"word {rank}", rank=rank) for rank in range(100, 200)]
     lines = others(*different).splitlines()
     assert len(lines) == 9
     assert lines[-1] == "then: 92 more"
+
+
+def test_hosts_are_named_up_to_a_number_and_the_others_counted():
+    hosts = [f"algo-{number}" for number in range(SHOWN_HOSTS + 2)]
+    assert listed(hosts[:SHOWN_HOSTS]) == ", ".join(hosts[:SHOWN_HOSTS])
+    assert listed(hosts) == f"{', '.join(hosts[:SHOWN_HOSTS])} and 2 more"
 
 
 def test_consequences_are_named_in_full_only_and_causes_where_room_is_left():

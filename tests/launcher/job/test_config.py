@@ -6,9 +6,11 @@ import json
 
 import pytest
 
+from algorun.commands import command_line
 from algorun.common.errors import UserError
 from algorun.job.config import LaunchRequest, prepared, read_config
 from algorun.job.limits import Limits
+from algorun.job.request import request
 from algorun.plan import cluster
 from tests.conftest import TREES, job, machine
 
@@ -93,6 +95,13 @@ def test_half_a_job_description_is_an_error(tmp_path):
 def test_the_layout_must_fit_the_hosts():
     with pytest.raises(UserError, match=r"-j: asks for 4 hosts, but resourceconfig.json names 2"):
         job("torch-distributed", LaunchRequest(from_job=True, layout=(4, 2)))
+
+
+def test_a_layout_names_the_hosts_that_hosts_may_name_again():
+    for words, hosts in ((["-j", "3x2"], 3), (["-j", "3x2", "--hosts", "3"], 3), (["--hosts", "3"], 3), ([], None)):
+        assert request(command_line.parse(["plan", *words, "train.py"])).imagine_hosts == hosts
+    with pytest.raises(UserError, match="--hosts: 2 contradicts -j 3x2; fix: drop one of the two"):
+        request(command_line.parse(["plan", "-j", "3x2", "--hosts", "2", "train.py"]))
 
 
 def test_per_host_contradicts_slots():

@@ -237,6 +237,9 @@ def test_wishes_of_sdk_v3_are_read_from_its_files(distributed, engine, slots, tm
     assert job.entry.cwd == str(tmp_path / "input" / "data" / "code")
     if "A=b" in str(distributed):
         assert "A=b" in found.hosts[0].starter
+    if not distributed:
+        (tmp_path / "input" / "data" / "sm_drivers" / "distributed.json").unlink()
+        assert read(tmp_path) == job
 
 
 @pytest.mark.parametrize(

@@ -30,6 +30,8 @@ def trained(**spent):
 def test_a_window_of_steps_is_training_with_its_share_of_waiting():
     found = host_load([sample(cpu=0.25, cores=8, disk_read=5.0)], *trained(data=4, forward=3))
     assert found == HostLoad(True, 10.0, 1, 0.4, 0.25, 8, 5.0)
+    later = host_load([], [rank(5, 100.0, data=7)], [rank(9, 110.0, data=11)])
+    assert later.data == 0.4, "of the window alone"
 
 
 @pytest.mark.parametrize(

@@ -75,7 +75,11 @@ def test_without_an_answer_of_the_leader_hosts_meet_on_their_wall_clocks():
 
 
 def test_each_attempt_is_a_trace_and_what_is_none_is_left_out():
-    found = merged([to_json(part(attempt=2)), {"traceEvents": []}, [], "x", to_json(part(attempt=1, closed=False))])
+    odd = to_json(part(attempt=3))
+    odd["metadata"]["algorun"]["steps"] = [50, "51"]
+    found = merged(
+        [to_json(part(attempt=2)), {"traceEvents": []}, [], "x", odd, to_json(part(attempt=1, closed=False))]
+    )
     assert [(each.attempt, each.complete) for each in found] == [(1, False), (2, True)]
     assert found[0].line("t").startswith("trace of steps 50 to 51, cut short, of 2 ranks on 1 host: t")
 

@@ -149,6 +149,7 @@ def test_parts_that_nobody_saved_are_an_error(tmp_path):
         ({"model": {}}, r"it has no embed\.position, embed\.tokens\.weight, blocks.* and \d+ more"),
         ({"model": 3}, "AttributeError"),
         ({"losses": None}, "losses are not numbers"),
+        ({"losses": [1.0, None]}, "losses are not numbers"),
         ({"position": {"epoch": -1}}, "position"),
         ({"optimizer": {"head.weight": {"exp_avg": torch.zeros(3)}}}, r"exp_avg of head.weight is \[3\]"),
     ],
