@@ -7,7 +7,6 @@ import fcntl
 import json
 import os
 import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -70,6 +69,8 @@ def _move_aside(out: Path, *, resume: bool) -> Path | None:
             raise UserError("--out", f"{path} is not of a simulation", fix="name another folder, or move it away")
     if not trees:
         return None
+    import shutil  # 2 ms, which a first simulation need not wait for
+
     if all(map(_is_nothing, trees)):  # a wrong option must not cost one of the runs that are kept
         for path in trees:
             shutil.rmtree(path)

@@ -11,9 +11,9 @@ import ctypes
 import os
 import stat
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
 from pathlib import Path
 
+from .fast_dataclasses import dataclass
 from .process_limit import cannot_start
 
 OPT, PLACE = "/opt", "/opt/ml"
