@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from urllib.parse import quote
 
 import pytest
 from hypothesis import assume, given
@@ -80,6 +81,13 @@ def test_values_of_secret_variables_and_hyperparameters_are_hidden():
 def test_a_key_of_many_lines_is_hidden_in_any_form():
     for shown in (KEY, repr(KEY), json.dumps(KEY), "bad line MIIEvQIBADANBgkqhkiG9w0BAQ"):
         assert "MIIEvQIBADAN" not in hidden(f"cannot read {shown}", PRIVATE_KEY=KEY)
+
+
+@pytest.mark.parametrize("write", [str, json.dumps, repr, lambda value: quote(value, safe="")])
+def test_a_secret_is_hidden_whole_as_json_python_and_an_address_write_it(write):
+    secret = "pä\"ss\\w'rd/12"
+    shown = hidden(f"<{write(secret)}>", "--password", secret)
+    assert shown.strip("<>").strip("\"'") == "***"
 
 
 @given(st.text(min_size=8, max_size=40), st.text(max_size=60), st.text(max_size=60))
