@@ -75,7 +75,7 @@ def test_the_announced_script_trains_on_two_partitions_as_on_one(run):
 )
 def test_the_developer_guide_s_scripts_train_on_two_partitions_as_on_one(section, whole, cut, run):
     """On one host and on two; with Horovod in two replicas, whose batches differ."""
-    losses = {}
+    losses, accuracies = {}, {}
     for partitions, layout in ((1, whole), (2, cut)):
         given = {
             "microbatches": 2,
@@ -92,11 +92,16 @@ def test_the_developer_guide_s_scripts_train_on_two_partitions_as_on_one(section
         assert done.code == 0, done.text
         found = re.findall(r"replica (\d) loss (\S+)$", done.out, re.M)
         losses[partitions] = {replica: [float(loss) for at, loss in found if at == replica] for replica, _ in found}
+        rows = re.findall(r"replica (\d epoch \d) accuracy (\S+)$", done.out, re.M)
+        assert len(rows) == 2 * int(layout[0]) * int(layout[-1])  # on every rank, whatever its partition
+        accuracies[partitions] = {epoch: float(accuracy) for epoch, accuracy in rows}
+        assert {(epoch, float(accuracy)) for epoch, accuracy in rows} == set(accuracies[partitions].items())
     assert losses[1].keys() == losses[2].keys() == set("01" if section == "horovod" else "0")
     for replica, one in losses[1].items():
         assert len(one) == STEPS
         assert one[-1] < one[0] / 3
         assert losses[2][replica] == pytest.approx(one, abs=1e-5)
+    assert accuracies[2] == pytest.approx(accuracies[1], abs=1e-5)
     if section == "manual":
         has = dict(re.findall(r"rank (\d) has (.*)$", done.out, re.M))
         assert has == {"0": "conv2d conv2d", "1": "dense dense dense_1 dense_1"}
