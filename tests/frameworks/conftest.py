@@ -50,10 +50,9 @@ def begin(request: pytest.FixtureRequest, tmp_path: Path, nothing_left: str) -> 
     """Begins a program that goes on until it is stopped."""
     python = of_framework(request.module.FRAMEWORK)
 
-    def job(layout: str, *program: object, **environ: str) -> Running:
-        return Running(
-            "native", *program, folder=tmp_path, marker=nothing_left, layout=layout, python=python, **environ
-        )
+    def job(layout: str, *program: object, engine: str = "native", **environ: str) -> Running:
+        environ = {"PATH": f"{Path(python).parent}:{os.environ['PATH']}", **environ}
+        return Running(engine, *program, folder=tmp_path, marker=nothing_left, layout=layout, python=python, **environ)
 
     return job
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import time
 
 import pytest
 
@@ -12,7 +13,7 @@ from algorun_train.parallel.partition.partition_file import read_partition
 from tests.conftest import needs_mpi
 
 from . import published
-from .conftest import PROGRAMS
+from .conftest import PROGRAMS, RUN_S
 
 pytestmark = [pytest.mark.slow, needs_mpi]
 FRAMEWORK = "tensorflow"
@@ -430,6 +431,27 @@ def test_a_killed_rank_ends_the_job_with_its_code_and_name(run):
     done = run("mpirun", "1x2", PROGRAMS / "smp_tf_faults.py", "killed", **LEGACY)
     assert done.code == 137, done.text
     assert done.failure("algo-1").startswith("signal: rank 1 on algo-1, exit 137 (SIGKILL)"), done.failure("algo-1")
+
+
+def test_a_stop_ends_all_ranks_after_the_same_step_with_a_checkpoint(run, begin, tmp_path):
+    """Two hosts; the checkpoint has the steps, and a job that resumes the same weights."""
+    program, folder = PROGRAMS / "smp_tf_checkpoints.py", tmp_path / "checkpoints"
+    job = begin("2x1", program, 2, "stop", folder, "adam", engine="mpirun", **LEGACY)
+    job.wait_for(" trains", 2, timeout=RUN_S)
+    started = time.monotonic()
+    job.process.terminate()
+    assert job.end() == 0, job.log.read_text()
+    print(f"seconds after the stop: {time.monotonic() - started:.1f}")
+    state = r"^\[\d \S+\] rank \d has (\d+) steps and output (\S+)$"
+    text = job.log.read_text()
+    found = re.findall(state, text, re.M)
+    assert len(found) == 2
+    assert len(set(found)) == 1
+    assert int(found[0][0]) >= 5
+    assert text.count(f" saved {folder / 'ckpt-1'}\n") == 2
+    resumed = run("mpirun", "2x1", program, 2, "stopped", folder, "adam", **LEGACY)
+    assert resumed.code == 0, resumed.text
+    assert re.findall(state, resumed.out, re.M) == found
 
 
 def test_more_ranks_than_partitions_need_replicas(run):

@@ -2,7 +2,8 @@
 
 MODE `export`: six steps, a checkpoint after three, and save_model at the end. `before` and `after`: resume from that checkpoint before
 or after the first step, and make the other three. `plain`: the same in one process with TensorFlow alone, which also loads the
-exported model. `missing`: a checkpoint that is not there. Rank 0 prints the loss of each step.
+exported model. `missing`: a checkpoint that is not there. `stop`: steps until the job stops, and a checkpoint; `stopped`: what that has.
+Rank 0 prints the loss of each step.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import numpy as np
 import tensorflow as tf
 
+import algorun
 import smdistributed.modelparallel.tensorflow as smp
 
 PARTITIONS, MODE, FOLDER, OPTIMIZER = int(sys.argv[1]), sys.argv[2], sys.argv[3], sys.argv[4]
@@ -92,6 +94,19 @@ if MODE == "plain":
     print(f"read {int(done)} steps; the exported model is off by {off:.1e}", flush=True)
     raise SystemExit
 manager = smp.CheckpointManager(checkpoint, FOLDER, max_to_keep=2)
+if MODE == "stop":
+    while not algorun.should_stop():  # on every rank, once a step
+        train_step(x[int(done) % 6], y[int(done) % 6])
+        if done.assign_add(1) == 5:
+            print(f"rank {smp.rank()} trains", flush=True)
+    path = manager.save()
+    print(f"rank {smp.rank()} saved {path}", flush=True)
+if MODE == "stopped":
+    path = manager.restore()
+if MODE in ("stop", "stopped"):
+    output = tf.reduce_sum(predict(x[0]).merge())
+    print(f"rank {smp.rank()} has {int(done)} steps and output {float(output):.9f}", flush=True)
+    raise SystemExit
 if MODE == "missing":
     manager.restore("ckpt-9")
 if MODE == "before":
