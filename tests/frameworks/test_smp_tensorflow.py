@@ -9,6 +9,7 @@ import time
 
 import pytest
 
+from algorun_train.parallel import schedules
 from algorun_train.parallel.partition.partition_file import read_partition
 from tests.conftest import needs_mpi
 
@@ -69,6 +70,16 @@ def test_the_announced_script_trains_on_two_partitions_as_on_one(run):
     assert [unit for stage in file.stages for unit in stage] == ["conv2d", "flatten", "dense", "dense_1"]
     assert file.job.microbatch_shapes == ((16, 12, 12, 1), (16,))
     assert all(segment.forward_s > 0 and segment.backward_s > 0 for segment in file.segments)
+    # An early step was measured, and drawn below the planned one.
+    output = done.folder / "algo-1" / "output" / "data"
+    (drawn,) = re.findall(r"smp: schedule: measured step \S+ ms, bubble \S+%; (.*)$", done.out, re.M)
+    assert drawn == f"{output / 'schedule.svg'} and {output / 'schedule-trace.json'}"
+    picture = (output / "schedule.svg").read_text()
+    assert 0 < picture.index("planned: step") < picture.index("measured, step 4: step")
+    events = json.loads((output / "schedule-trace.json").read_text())["traceEvents"]
+    ranks = [[event["name"] for event in events if event["ph"] == "X" and event["pid"] == rank] for rank in (0, 1)]
+    assert ranks == [list(map(str, order)) for order in schedules.orders("gpipe", 2, 1, 2)]
+    assert all(event["dur"] > 0 for event in events if event["ph"] == "X")
 
 
 @pytest.mark.parametrize(

@@ -9,18 +9,16 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from algorun_train.common.files import write_text
 from algorun_train.data.batch import Batch
 from algorun_train.loop.pipeline_steps import PipelineSteps
-from algorun_train.parallel import draw, schedules
+from algorun_train.parallel import draw
+from algorun_train.parallel.draw.measured import SVG, TIMED_STEP, write_schedule
 from algorun_train.parallel.layout.layout import Layout
 from algorun_train.parallel.partition.costs import Partition
 from algorun_train.parallel.run.live_memory import peak_bytes
-from algorun_train.parallel.schedules import Span, Timeline
+from algorun_train.parallel.schedules import Span
 
-TIMED_STEP = 4  # of the run, from 1; earlier steps allocate buffers
 MEMORY_STEP = 5  # after the timed step: counting autograd's tensors takes time
-SVG, TRACE = "schedule.svg", "schedule-trace.json"
 MIB = 2**20
 
 
@@ -75,19 +73,9 @@ class ExplainedSteps:
         return losses
 
     def _draw(self, rows: Sequence[Sequence[Span]], number: int) -> None:
-        layout, partition = self._layout, self._partition
-        measured = Timeline(tuple(tuple(spans) for spans in rows))
-        pictures = [(f"measured, step {number}", measured)]
-        if partition is not None:
-            orders = schedules.orders(layout.schedule, layout.grid.pp, layout.chunks, layout.microbatches)
-            pictures.insert(0, ("planned", schedules.simulate(orders, partition.forward_s, partition.backward_s)))
-        title = f"{layout.schedule}, {layout.grid.pp} ranks, {layout.microbatches} microbatches"
-        write_text(self._folder / SVG, draw.svg(title, pictures))
-        write_text(self._folder / TRACE, draw.chrome_trace(measured))
-        self._comm.say(
-            f"schedule: measured step {measured.step_s * 1e3:.1f} ms, bubble {measured.bubble:.1%}; "
-            f"{self._folder / SVG} and {self._folder / TRACE}"
-        )
+        partition = self._partition
+        planned = (partition.forward_s, partition.backward_s) if partition is not None else None
+        self._comm.say(write_schedule(self._folder, self._layout.shape, rows, number, planned))
 
     def _measure_memory(self, batches: Sequence[Batch], total: int, rate: float, number: int) -> torch.Tensor:
         pipeline, device = self._stepper.pipeline, self._comm.device

@@ -17,6 +17,7 @@ from algorun_train.parallel.partition.costs import Partition, SegmentProfile
 
 from . import cutting, partitioning, slots
 from .arguments import KerasStepFunction, StepCall
+from .drawn_schedule import DrawnSchedule
 from .placing import StagePlacement
 from .positions import Owners, ancestors
 from .running import StepRun
@@ -39,6 +40,8 @@ class KerasJob:
     optimize: str
     saved_partition: SavedPartition
     """the measured partition, on rank 0"""
+    drawn: DrawnSchedule | None = None
+    """the step that is drawn, in the first replica"""
     model: Any = None
     """the script's smp.DistributedModel"""
     placement: StagePlacement | None = None
@@ -283,6 +286,7 @@ def _cut(job: KerasJob, traced: TracedStep) -> PlannedStep:
         layout.microbatches,
         [tensor.name for tensor in traced.inputs],
         [tensor.name for tensor, _ in tensors],
+        job.drawn,
     )
     own = tuple(variable for variable in traced.graph.variables if placement.is_own(variable))
     return PlannedStep(

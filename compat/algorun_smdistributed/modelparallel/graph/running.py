@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ from algorun_smdistributed.ranks.mpi_ranks import MpiRanks
 from algorun_train.parallel.schedules import Action, orders
 
 from .cutting import INPUT, GraphCut, GraphPiece, Key
+from .drawn_schedule import DrawnSchedule
 from .positions import rank_of
 
 Tensor = Any  # TensorFlow's objects have no types for mypy
@@ -28,6 +30,7 @@ class StepRun:
         microbatches: int,
         inputs: Sequence[Key],
         results: Sequence[Key],
+        drawn: DrawnSchedule | None = None,
     ) -> None:
         """`inputs`: names of the arguments, `results`: of the tensors that this rank returns for each microbatch."""
         self._cut, self._pipeline, self._count = cut, pipeline, microbatches
@@ -35,11 +38,18 @@ class StepRun:
         self._actions = _actions(cut, schedule, pipeline, microbatches)
         after = (*results, *(cut.everywhere.feeds if cut.everywhere else ()))
         self._kept = frozenset(after)
+        self._drawn, self._steps = drawn if cut.has_backward else None, 0
 
     def __call__(self, batches: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         """The results of each microbatch. `batches`: the arguments of each; the first rank's count on all ranks."""
         with record.stop_recording():
-            return self._run(batches)
+            self._steps += 1
+            if self._drawn is None:
+                return self._run(batches)
+            self._drawn.begin(self._steps)
+            results = self._run(batches)
+            self._drawn.end()
+            return results
 
     def _run(self, batches: Sequence[Sequence[Tensor]]) -> list[list[Tensor]]:
         me, stages = self._pipeline.rank, self._cut.stages
@@ -61,7 +71,10 @@ class StepRun:
                     if source < position and any(key in piece.feeds for key in self._cut.messages[source, me]):
                         self._receive(source, number, known)
                         waiting[number].discard(source)
-                self._compute(piece, known)
+                if self._drawn is None:
+                    self._compute(piece, known)
+                else:
+                    self._drawn.run(action, functools.partial(self._compute, piece, known))
                 self._send(position, number, known)
             if position >= stages:  # nothing of this microbatch is computed here any more
                 for key in known.keys() - self._kept:

@@ -5,6 +5,7 @@ A restarted attempt finds the file in the job's output folder, a resumed job in 
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +51,8 @@ class SavedPartition:
     """folders of the script's checkpoints, where an earlier job may have left its own"""
     is_used: bool = False
     """whether the file in the output folder is this job's, and not an older one"""
+    seconds: tuple[tuple[float, ...], tuple[float, ...]] | None = None
+    """of each stage's forward and backward pass of one microbatch, as measured; None: not known"""
 
     def find(self, job: Job, found: Segments) -> tuple[int, ...] | None:
         """The group with which each stage begins, of the first file that was made for `job`; None if there is no such file.
@@ -66,18 +69,21 @@ class SavedPartition:
             if differs:
                 print(f"smp: partition {path} is of another job, and not used: {', '.join(differs)}", flush=True)
                 continue
-            begins = partition_file.reuse(path, file, job, units, job.ranks).begins
+            reused = partition_file.reuse(path, file, job, units, job.ranks)
             print(f"smp: partition of {path}", flush=True)
             if path != self.own:
                 self._check_folder()
                 copy(path, self.own)
             self.is_used = True
-            return begins
+            if reused.profiled:
+                self.seconds = _seconds(file.segments, reused.begins)
+            return reused.begins
         return None
 
     def write(self, job: Job, profiles: Iterable[SegmentProfile], partition: Partition) -> None:
         """Writes what was decided and measured, in the place of an older file. UserError if that fails."""
         self._check_folder()
+        self.seconds = partition.forward_s, partition.backward_s
         partition_file.write(self.own, job, tuple(profiles), partition)
         self.is_used = True
         print(f"smp: partition written to {self.own}", flush=True)
@@ -90,6 +96,16 @@ class SavedPartition:
 
     def _check_folder(self) -> None:
         files.writable(self.own.parent, f"{PARTITION} of the job: folder", "another folder")
+
+
+def _seconds(
+    segments: Sequence[SegmentProfile], begins: tuple[int, ...]
+) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    stages = [segments[begin:end] for begin, end in itertools.pairwise((*begins, len(segments)))]
+    return (
+        tuple(sum(each.forward_s for each in stage) for stage in stages),
+        tuple(sum(each.backward_s for each in stage) for stage in stages),
+    )
 
 
 def copy(source: Path, target: Path) -> None:

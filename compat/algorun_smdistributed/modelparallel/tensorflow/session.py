@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from algorun_smdistributed.collectives.script_ranks import use_replicas
+from algorun_smdistributed.modelparallel.graph.drawn_schedule import DrawnSchedule
 from algorun_smdistributed.modelparallel.graph.planned_step import KerasJob
 from algorun_smdistributed.modelparallel.graph.saved_partition import SavedPartition
 from algorun_smdistributed.ranks import mpi_ranks
@@ -72,7 +73,10 @@ def init(config: Mapping[str, Given] | None = None) -> None:
     default = None if mp.auto_partition else mp.default_partition or 0
     file = folders.output_folder(os.environ, Path.is_dir) / PARTITION
     saved = SavedPartition(file, [])
-    _session = here = KerasJob(world, pipeline, replicas, layout, options.optimize, saved, default_partition=default)
+    drawn = DrawnSchedule(pipeline, layout.shape, saved) if replica == 0 else None
+    _session = here = KerasJob(
+        world, pipeline, replicas, layout, options.optimize, saved, drawn, default_partition=default
+    )
     # A script's own messages, by Horovod's names: they must not meet those of steps.
     use_replicas(
         world.part(stage, replica, "one partition in all replicas"),
