@@ -438,16 +438,18 @@ def test_partitions_that_cannot_be_are_one_error_on_all_ranks(mode, says, run):
     assert set(re.findall(rf"^\[(\d) \S+\] .*UserError: .*{re.escape(says)}", done.text, re.M)) == {"0", "1"}, done.text
 
 
-def test_a_killed_rank_ends_the_job_with_its_code_and_name(run):
-    done = run("mpirun", "1x2", PROGRAMS / "smp_tf_faults.py", "killed", **LEGACY)
+@pytest.mark.parametrize("engine", ["mpirun", "native"])
+def test_a_killed_rank_ends_the_job_with_its_code_and_name(engine, run):
+    done = run(engine, "1x2", PROGRAMS / "smp_tf_faults.py", "killed", **LEGACY)
     assert done.code == 137, done.text
     assert done.failure("algo-1").startswith("signal: rank 1 on algo-1, exit 137 (SIGKILL)"), done.failure("algo-1")
 
 
-def test_a_stop_ends_all_ranks_after_the_same_step_with_a_checkpoint(run, begin, tmp_path):
+@pytest.mark.parametrize("engine", ["mpirun", "native"])
+def test_a_stop_ends_all_ranks_after_the_same_step_with_a_checkpoint(engine, run, begin, tmp_path):
     """Two hosts; the checkpoint has the steps, and a job that resumes the same weights."""
     program, folder = PROGRAMS / "smp_tf_checkpoints.py", tmp_path / "checkpoints"
-    job = begin("2x1", program, 2, "stop", folder, "adam", engine="mpirun", **LEGACY)
+    job = begin("2x1", program, 2, "stop", folder, "adam", engine=engine, **LEGACY)
     job.wait_for(" trains", 2, timeout=RUN_S)
     started = time.monotonic()
     job.process.terminate()
@@ -460,7 +462,7 @@ def test_a_stop_ends_all_ranks_after_the_same_step_with_a_checkpoint(run, begin,
     assert len(set(found)) == 1
     assert int(found[0][0]) >= 5
     assert text.count(f" saved {folder / 'ckpt-1'}\n") == 2
-    resumed = run("mpirun", "2x1", program, 2, "stopped", folder, "adam", **LEGACY)
+    resumed = run(engine, "2x1", program, 2, "stopped", folder, "adam", **LEGACY)
     assert resumed.code == 0, resumed.text
     assert re.findall(state, resumed.out, re.M) == found
 
@@ -477,7 +479,23 @@ def test_keras_3_is_refused_on_import(run):
     assert "tf.keras is Keras 3 (TF_USE_LEGACY_KERAS='' when TensorFlow was imported)" in done.failure("algo-1")
 
 
-def test_other_launchers_ranks_are_refused(run):
-    done = run("native", "1x2", PROGRAMS / "smp_tf_faults.py", "none", TF_CPP_MIN_LOG_LEVEL="2")
+@pytest.mark.parametrize(("engine", "layout", "section"), [("native", "2x2", "horovod"), ("torchrun", "1x2", "auto")])
+def test_other_launchers_ranks_train_as_those_of_mpirun(engine, layout, section, run):
+    """By Gloo in place of MPI; two replicas on two hosts, whose ranks also reduce by Horovod's names."""
+    given = {"microbatches": 2, "partitions": 2, "pipeline": "interleaved", "horovod": section == "horovod"}
+    losses = {}
+    for each in (engine, "mpirun"):
+        program, parameters = PROGRAMS / "smp_tf_guide.py", {"SM_HP_MP_PARAMETERS": json.dumps(given)}
+        done = run(each, layout, program, section, 10, **parameters, **LEGACY)
+        assert done.code == 0, done.text
+        losses[each] = sorted(re.findall(r"replica (\d) loss (\S+)$", done.out, re.M), key=lambda row: row[0])
+    assert len(losses["mpirun"]) == 10 * int(layout[0])
+    for (replica, found), (same, expected) in zip(losses[engine], losses["mpirun"], strict=True):
+        assert replica == same
+        assert float(found) == pytest.approx(float(expected), abs=1e-5)
+
+
+def test_ranks_of_two_launchers_are_refused(run):
+    done = run("native", "1x2", PROGRAMS / "smp_tf_faults.py", "none", PMI_SIZE="1", TF_CPP_MIN_LOG_LEVEL="2")
     assert done.code == 1, done.text
     assert "WORLD_SIZE is 2, but MPI has 1 rank; allowed: ranks that mpirun has started" in done.failure("algo-1")

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from algorun_smdistributed.ranks import mpi_ranks
+from algorun_smdistributed.ranks import joining
 from algorun_smdistributed.ranks.rank_group import RankGroup
 from algorun_train.common.errors import UserError
 
@@ -43,7 +42,7 @@ class ScriptRanks:
     def init(self) -> None:
         """Joins the ranks of the job: by MPI where mpirun has started them, else by Gloo. A second call does nothing."""
         if self._joined is None and not _replicas:
-            group = _joined(f"{self.name}.init")
+            group = joining.join(f"{self.name}.init")
             self._joined = Membership(group, group.on_host(), lambda _: True)
 
     def shutdown(self) -> None:
@@ -78,11 +77,3 @@ class ScriptRanks:
     def local_size(self) -> int:
         """The number of ranks on this host."""
         return self.here.on_host[1]
-
-
-def _joined(call: str) -> RankGroup:
-    if mpi_ranks.are_started() or int(os.environ.get("WORLD_SIZE") or 1) == 1:
-        return mpi_ranks.join(call)
-    from algorun_smdistributed.ranks import gloo_ranks  # here, because it loads torch beside TensorFlow
-
-    return gloo_ranks.join()

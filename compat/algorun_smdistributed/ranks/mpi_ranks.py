@@ -32,11 +32,11 @@ class MpiRanks(RankGroup):
     _sent: list[tuple[Mpi, str]] = field(default_factory=list)
 
     def post(self, value: object, to: int, tag: int, what: str) -> None:
-        """Starts to send `value`, any that pickle takes, to a rank; `all_sent` waits for it."""
+        """See RankGroup."""
         self._sent.append((self.comm.isend(value, dest=to, tag=tag), what))
 
     def receive(self, source: int, tag: int, what: str) -> Any:  # whatever the other rank has sent
-        """What a rank has posted under this tag. Raises RuntimeError if nothing comes in time."""
+        """See RankGroup."""
         found: list[Mpi] = []
 
         def arrived() -> bool:
@@ -49,7 +49,7 @@ class MpiRanks(RankGroup):
         return found[0].recv()
 
     def all_sent(self) -> None:
-        """Waits until everything posted has left. Raises RuntimeError if a receiver does not take it in time."""
+        """See RankGroup."""
         for request, what in self._sent:
             _wait(lambda request=request: bool(request.test()[0]), f"a rank to take {what}")  # type: ignore[misc]
         self._sent.clear()
@@ -68,7 +68,7 @@ class MpiRanks(RankGroup):
         return total
 
     def part(self, color: int, key: int, group: str) -> MpiRanks:
-        """The group of all ranks that give the same color, in the order of their keys. On all ranks of this group."""
+        """See RankGroup."""
         if self.size == 1:
             return MpiRanks(0, 1, "the job", None)
         comm = self.comm.Split(color, key)

@@ -95,6 +95,22 @@ class RankGroup(ABC):
         return found
 
     @abstractmethod
+    def post(self, value: object, to: int, tag: int, what: str) -> None:
+        """Starts to send `value`, any that pickle takes, to a rank; `all_sent` waits for it. `tag` is 0 or more."""
+
+    @abstractmethod
+    def receive(self, source: int, tag: int, what: str) -> Any:  # whatever the other rank has sent
+        """What a rank has posted under this tag. Raises RuntimeError if nothing comes in time."""
+
+    @abstractmethod
+    def all_sent(self) -> None:
+        """Waits until everything posted has left. Raises RuntimeError if a receiver does not take it in time."""
+
+    @abstractmethod
+    def part(self, color: int, key: int, group: str) -> RankGroup:
+        """The group of all ranks that give the same color, in the order of their keys. On all ranks of the job's group."""
+
+    @abstractmethod
     def on_host(self) -> tuple[int, int]:
         """This rank's number among those of its host, and their number."""
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from algorun_smdistributed.ranks.mpi_ranks import MpiRanks
+from algorun_smdistributed.ranks.rank_group import RankGroup
 from algorun_train.parallel.draw.measured import TIMED_STEP, write_schedule
 from algorun_train.parallel.schedules import Action, PipelineShape, Span
 
@@ -18,7 +18,7 @@ from .saved_partition import SavedPartition
 class DrawnSchedule:
     """The one step of a job that is drawn: the fourth of the signature that gets there first. On all ranks of a pipeline."""
 
-    def __init__(self, pipeline: MpiRanks, shape: PipelineShape, saved: SavedPartition) -> None:
+    def __init__(self, pipeline: RankGroup, shape: PipelineShape, saved: SavedPartition) -> None:
         """The files go beside the partition's, which rank 0 has."""
         self._pipeline, self._shape, self._saved = pipeline, shape, saved
         self._is_drawn, self._on, self._zero = False, False, 0.0

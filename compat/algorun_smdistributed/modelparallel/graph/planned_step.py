@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from algorun_smdistributed.ranks.mpi_ranks import MpiRanks
+from algorun_smdistributed.ranks.rank_group import RankGroup
 from algorun_smdistributed.script_types import Given, Result
 from algorun_train.common.errors import UserError
 from algorun_train.parallel.layout.layout import Layout
@@ -32,9 +32,9 @@ Variable = Any
 class KerasJob:
     """The job as steps see it. Made by smp.init()."""
 
-    world: MpiRanks
-    pipeline: MpiRanks
-    replicas: MpiRanks
+    world: RankGroup
+    pipeline: RankGroup
+    replicas: RankGroup
     """the ranks that have the same stage"""
     layout: Layout
     optimize: str

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from algorun_smdistributed.collectives.arrays import MEAN, reduced
-from algorun_smdistributed.ranks.mpi_ranks import MpiRanks
+from algorun_smdistributed.ranks.rank_group import RankGroup
 
 Tensor = Any  # TensorFlow's objects have no types for mypy
 Array = Any  # NumPy's, of any type
@@ -17,7 +17,7 @@ Numbers = tuple[int, ...]
 
 
 def replica_means(
-    results: Sequence[Sequence[Tensor]], gradients: Sequence[Numbers], replicas: MpiRanks, step: str
+    results: Sequence[Sequence[Tensor]], gradients: Sequence[Numbers], replicas: RankGroup, step: str
 ) -> list[Array]:
     """The mean of each gradient over the microbatches and over the replicas. On all ranks that hold one stage.
 

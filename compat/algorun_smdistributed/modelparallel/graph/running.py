@@ -9,7 +9,7 @@ from typing import Any
 import tensorflow as tf
 from tensorflow.python.eager import record
 
-from algorun_smdistributed.ranks.mpi_ranks import MpiRanks
+from algorun_smdistributed.ranks.rank_group import RankGroup
 from algorun_train.parallel.schedules import Action, orders
 
 from .cutting import INPUT, GraphCut, GraphPiece, Key
@@ -25,7 +25,7 @@ class StepRun:
     def __init__(
         self,
         cut: GraphCut,
-        pipeline: MpiRanks,
+        pipeline: RankGroup,
         schedule: str,
         microbatches: int,
         inputs: Sequence[Key],
@@ -114,7 +114,7 @@ class StepRun:
         return f"{what} of microbatch {number}"
 
 
-def _actions(cut: GraphCut, schedule: str, pipeline: MpiRanks, microbatches: int) -> tuple[Action, ...]:
+def _actions(cut: GraphCut, schedule: str, pipeline: RankGroup, microbatches: int) -> tuple[Action, ...]:
     """The passes of this rank, in order. A step without gradients has forward passes alone."""
     if not cut.has_backward:
         return tuple(Action("F", pipeline.rank, number) for number in range(microbatches))

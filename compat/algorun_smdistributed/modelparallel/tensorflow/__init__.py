@@ -15,7 +15,7 @@
         loss = loss_obj(labels, predictions)
         return optimizer.get_gradients(loss, model.trainable_variables), loss
 
-Source: AWS's announcement, and the public API pages of sagemaker-python-sdk. Ranks talk by MPI; TensorFlow with legacy Keras.
+Source: AWS's announcement, and the public API pages of sagemaker-python-sdk. Ranks talk by MPI or Gloo; TensorFlow with legacy Keras.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from algorun_smdistributed.collectives.script_ranks import use_replicas
 from algorun_smdistributed.modelparallel.graph.drawn_schedule import DrawnSchedule
 from algorun_smdistributed.modelparallel.graph.planned_step import KerasJob
 from algorun_smdistributed.modelparallel.graph.saved_partition import SavedPartition
-from algorun_smdistributed.ranks import mpi_ranks
+from algorun_smdistributed.ranks import joining
 from algorun_smdistributed.script_types import Given
 from algorun_train.common.errors import UserError
 from algorun_train.options import folders, mp_parameters
@@ -40,7 +40,7 @@ def is_initialized() -> bool:
 
 
 def init(config: Mapping[str, Given] | None = None) -> None:
-    """Joins the ranks that mpirun has started, and lays them out as `config` and the job's mp_parameters say; where both name
+    """Joins the ranks of the job, and lays them out as `config` and the job's mp_parameters say; where both name
     a parameter, the job's counts.
 
     A second call does nothing. UserError, equal on all ranks, for parameters that cannot be had.
@@ -65,7 +65,7 @@ def init(config: Mapping[str, Given] | None = None) -> None:
             raise UserError(
                 f"mp_parameters: {name} = {given.get(name)!r} with TensorFlow; allowed: not given; fix: {fix}"
             )
-    world = mpi_ranks.join("smp.init")
+    world = joining.join("smp.init")
     layout = lay_out(options, replace(mp, ddp=mp.ddp or horovod), world.size)
     replica, stage = layout.grid.place(world.rank)
     pipeline = world.part(replica, stage, "one pipeline")
