@@ -15,14 +15,13 @@ from .system_files import read_text
 TICKS = os.sysconf("SC_CLK_TCK")
 PAGE = os.sysconf("SC_PAGE_SIZE")
 # Threads in which libraries spin while others are waited for, by the names that torch, NCCL, CUDA and UCX give them.
-LEFT_OUT = r"NCCL|pt_nccl|pt_gloo|pt_tcpstore|cuda|ucx"
-# Ray's and gRPC's own, which wake up all the time: on a busy machine their waits for a core looked like work. What a task computes, it
-# computes in others.
-LEFT_OUT += (
+SPINNING = re.compile(
+    r"NCCL|pt_nccl|pt_gloo|pt_tcpstore|cuda|ucx"
+    # Threads of Ray and gRPC themselves, which wake up all the time. What a task computes, it computes in others.
     r"|(client|server)\.poll|default-executo|resolver-execut|event_engine|gcs_client_io|grpc|jemalloc_bg|nexting_thread"
+    r"|task_event_|timer_manager|worker\.io",
+    re.IGNORECASE,
 )
-LEFT_OUT += r"|task_event_|timer_manager|worker\.io"
-SPINNING = re.compile(LEFT_OUT, re.IGNORECASE)
 GPU = "/dev/nvidia"  # how the names of GPUs' device files begin
 SOCKET = re.compile(r"socket:\[(\d+)\]")
 

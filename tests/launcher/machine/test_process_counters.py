@@ -30,15 +30,20 @@ def started(text):
     return subprocess.Popen([sys.executable, "-c", program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
 
 
+def before_and_after(process):
+    """The counts of a program when it has printed its first line, and when it has printed the second, for which it is asked."""
+    process.stdout.readline()
+    before = count(process.pid, {})
+    process.stdin.write("\n")
+    process.stdin.flush()
+    process.stdout.readline()
+    return before, count(process.pid, {})
+
+
 @pytest.mark.parametrize("what", PROGRAMS)
 def test_each_kind_of_work_is_counted_where_it_belongs(what):
     with started(PROGRAMS[what]) as process:
-        process.stdout.readline()
-        before = count(process.pid, {})
-        process.stdin.write("\n")
-        process.stdin.flush()
-        process.stdout.readline()
-        after = count(process.pid, {})
+        before, after = before_and_after(process)
         process.stdin.write("\n")
     main_s, others_s = after.main_s - before.main_s, after.others_s - before.others_s
     assert (main_s > 0.25) == (what == "main")
@@ -63,12 +68,7 @@ def test_threads_that_wake_up_all_the_time_are_left_out_by_their_names(name, cou
         "target=burn", "target=burn, daemon=True"
     )
     with started(text) as process:
-        process.stdout.readline()
-        before = count(process.pid, {})
-        process.stdin.write("\n")
-        process.stdin.flush()
-        process.stdout.readline()
-        after = count(process.pid, {})
+        before, after = before_and_after(process)
         process.stdin.write("\n")
     assert (after.others_s - before.others_s > 0.25) == counts
 
@@ -76,12 +76,7 @@ def test_threads_that_wake_up_all_the_time_are_left_out_by_their_names(name, cou
 def test_a_thread_that_lives_counts_beside_the_main_thread():
     text = "def burn():\n    while True: pass\nthreading.Thread(target=burn, daemon=True).start()\ntime.sleep(0.4)\n"
     with started(text) as process:
-        process.stdout.readline()
-        before = count(process.pid, {})
-        process.stdin.write("\n")
-        process.stdin.flush()
-        process.stdout.readline()
-        after = count(process.pid, {})
+        before, after = before_and_after(process)
         process.kill()
     assert after.others_s - before.others_s > 0.2
 
