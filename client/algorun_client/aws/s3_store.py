@@ -95,7 +95,7 @@ class S3Store:
         (from_bucket, from_key), (bucket, key) = split(source), split(uri)
         extra = {**self._written(bucket), "CopySourceIfMatch": etag}
         origin = {"Bucket": from_bucket, "Key": from_key}
-        with _errors("CopyObject", bucket):
+        with _errors("CopyObject", bucket, source):
             if size <= ONE_COPY:
                 if owner := self._owner(from_bucket):
                     extra["ExpectedSourceBucketOwner"] = owner["ExpectedBucketOwner"]
@@ -125,7 +125,7 @@ class S3Store:
     def get(self, uri: str) -> bytes:
         """As ObjectStore."""
         bucket, key = split(uri)
-        with _errors("GetObject", bucket):
+        with _errors("GetObject", bucket, uri):
             answer = self.client.get_object(Bucket=bucket, Key=key, **self._owner(bucket))
             return cast("BinaryIO", answer["Body"]).read()
 
@@ -133,7 +133,7 @@ class S3Store:
         """As ObjectStore. A large object is fetched in parallel parts."""
         bucket, key = split(uri)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with aside(path) as made, _errors("GetObject", bucket):
+        with aside(path) as made, _errors("GetObject", bucket, uri):
             self.client.download_file(bucket, key, str(made), ExtraArgs=self._owner(bucket) or None, Callback=moved)
 
     def hash_of(self, uri: str) -> KeptHash | None:
@@ -196,15 +196,18 @@ class S3Store:
 
 
 @contextmanager
-def _errors(operation: str, bucket: str) -> Iterator[None]:
-    """As `as_api_errors`; the error for want of a right names the right and the bucket."""
+def _errors(operation: str, bucket: str, uri: str = "") -> Iterator[None]:
+    """As `as_api_errors`; the error for want of a right names the right and the bucket, that for want of an object the object.
+
+    `uri`: the object that must be there.
+    """
     try:
         with as_api_errors(operation):
             yield
     except NotFound as error:
-        if error.code != "NoSuchBucket":
-            raise
-        raise BucketMissing(error, bucket) from None
+        if error.code == "NoSuchBucket":
+            raise BucketMissing(error, bucket) from None
+        raise NotFound(error.code, f"{uri}: {error.message}", operation) if uri else error from None
     except ApiError as error:
         if refusal(error) is not Refusal.DENIED:
             raise

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 from pathlib import Path
 
 import pytest
@@ -95,7 +96,7 @@ def test_a_copy_is_like_its_source(store):
         with pytest.raises(ApiError):
             store.copy(address("x/a"), address("y/c"), size=7, etag=etag)
     store.delete(address("x/a"))
-    with pytest.raises(NotFound):
+    with pytest.raises(NotFound, match=re.escape(address("x/a"))):
         store.copy(address("x/a"), address("y/c"), size=7, etag=etag)
     assert store.get(address("y/b")) == b"content"
     assert [each.uri for each in store.list(address(""))] == [address("y/b")]
@@ -113,9 +114,9 @@ def test_an_object_that_must_not_exist_is_written_once(store, tmp_path, content)
 
 def test_what_is_absent_is_not_found(store, tmp_path):
     for key in ("none", "no/such/key"):
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFound, match=re.escape(address(key))):
             store.get(address(key))
-        with pytest.raises(NotFound):
+        with pytest.raises(NotFound, match=re.escape(address(key))):
             store.download(address(key), tmp_path / "here")
         store.delete(address(key))
     assert not (tmp_path / "here").exists()

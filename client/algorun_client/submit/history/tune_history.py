@@ -7,6 +7,7 @@ reads it. Nothing is ever changed: a tuning that begins anew takes the next numb
 
 from __future__ import annotations
 
+import contextlib
 import json
 import re
 from collections.abc import Callable, Mapping
@@ -99,12 +100,18 @@ class TuneHistory:
         self._points: dict[tuple[int, int], ChosenPoint] = {}  # by tuning and number
 
     def newest(self) -> TuningBegun | None:
-        """The tuning that was begun last; None without one. Raises UserError if it is damaged."""
+        """The tuning that was begun last; None without one. Raises UserError if it is damaged.
+
+        Of a tuning whose folder was removed while a job of it ran on, the job's output is there again, and nothing is known.
+        """
         try:
             numbers = sorted(int(each) for each in self._store.folders(f"{self._folder}/") if NUMBER.fullmatch(each))
         except NotFound:  # there is not even the bucket
             return None
-        return self._begun(numbers[-1]) if numbers else None
+        for each in reversed(numbers):
+            with contextlib.suppress(NotFound):
+                return self._begun(each)
+        return None
 
     def begin(self, number: int, asked: Mapping[str, object], made_of: Fingerprint | None) -> TuningBegun:
         """Begins a tuning, or finds that another client has begun it a moment ago."""
