@@ -83,13 +83,14 @@ $(VENV)-sdk%/ready: tests/sdk/requirements-v%.txt
 image:  ## Build the CUDA image; VARIANT=cpu builds the small one for CPUs
 	./build.sh build $(if $(VARIANT),--variant $(VARIANT))
 
-lint: $(VENV)/ready-lint  ## Check style, types, imports, Dockerfile and shell scripts
+lint: $(VENV)/ready-lint $(VENV)/ready-test  ## Check style, types, imports, Dockerfile, shell scripts, pages, words and tables
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/hadolint Dockerfile
 	shellcheck --external-sources --check-sourced build.sh docker/*.sh docker/train docker/sdk-v3/mpirun docker/sdk-v3/sshd examples/imagenet/*.sh .ci/run .ci/newcomer.sh
+	$(BIN)/pytest -q -m 'not slow' -n 2 --dist loadfile tests/repository
 
 format: $(VENV)/ready-lint  ## Format the code
 	$(BIN)/ruff format .

@@ -232,10 +232,25 @@ def assert_nothing_is_left(marker: str) -> None:
     assert not left
 
 
+def compile_share(config: pytest.Config) -> None:
+    """Imports one worker's share of the test files that nobody has compiled yet. All workers read all files, at the same time
+    and in the same order: each would compile each of them."""
+    number, workers = int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"]
+    left = [Path(path).resolve() for path in config.getoption("ignore") or ()]
+    for folder in (Path(argument).resolve() for argument in config.args):
+        files = [path for path in sorted(folder.rglob("test_*.py")) if not any(map(path.is_relative_to, left))]
+        for path in files[number::workers]:
+            if not list((path.parent / "__pycache__").glob(f"{path.stem}.*-pytest-*.pyc")):
+                with contextlib.suppress(Exception, pytest.skip.Exception):  # pytest reports it when it reads the file
+                    importlib.import_module(".".join(path.relative_to(ROOT).with_suffix("").parts))
+
+
 @pytest.hookimpl(wrapper=True)
-def pytest_collection() -> Iterator[None]:
+def pytest_collection(session: pytest.Session) -> Iterator[None]:
     """What is there once all tests are known stays to the end: garbage is not looked for in it."""
     gc.disable()
+    if hasattr(session.config, "workerinput"):
+        compile_share(session.config)
     result = yield
     gc.enable()
     gc.freeze()

@@ -1,7 +1,8 @@
 """Runs the tests, or one part of them: `make test`, `make test-all`, `make test PART=chaos`, `make test-all PART="containers sdk"`.
 
 `make test` leaves out what has the marker `slow`, in every part; `make test-all` runs it too. A part makes the environment
-that it needs. It is a script of bash, with $BIN, $WORKERS, $CHOSEN, which is what `-m` asks for besides, and $SHARE of the tests.
+that it needs. It is a script of bash, with $BIN, $WORKERS, $CHOSEN, which is what `-m` asks for besides, $SHARE of the tests, and
+$LEFT, the folders that are left out.
 """
 
 from __future__ import annotations
@@ -18,21 +19,29 @@ NEITHER = "not docker and not root"
 BESIDE = "-n $WORKERS --dist loadfile --no-loadscope-reorder"
 IMAGE = "./build.sh build --variant cpu --tag algorun:cpu"
 # Beside others one test of thousands may miss its deadline. What failed runs once more, one at a time; the first report stands.
+# The plugin that would run it again at once costs a message for each test of a worker.
+ONCE = "-p no:rerunfailures"
+PYTEST = f"$BIN/pytest {ONCE}"
 AGAIN = """\
 if [ "$status" = 1 ]; then
     printf '\\n==> what failed, once more, one test at a time\\n'
-    {pytest} --reruns 0 --maxfail 1 --last-failed --last-failed-no-failures none -m "{marks}" {rest} && status=0
+    {pytest} --maxfail 1 --last-failed --last-failed-no-failures none -m "{marks}" {rest} && status=0
 fi
 exit $status
 """
 # Tests that bound seconds run last, one at a time.
 EVERYTHING = f"""\
 status=0
-$BIN/pytest $PROFILE -m "{NEITHER} $CHOSEN" $SHARE --ignore tests/frameworks {BESIDE} --durations 60 --durations-min 1 || status=$((status | $?))
-$BIN/pytest --alone -m "{NEITHER} $CHOSEN" tests/launcher || status=$((status | $?))
-""" + AGAIN.format(pytest="$BIN/pytest $PROFILE", marks=f"{NEITHER} $CHOSEN", rest="--ignore tests/frameworks")
+{PYTEST} $PROFILE -m "{NEITHER} $CHOSEN" $SHARE $LEFT {BESIDE} --durations 60 --durations-min 1 || status=$((status | $?))
+alone=0
+{PYTEST} --alone -m "{NEITHER} $CHOSEN" $SHARE $(grep -rl --include 'test_*.py' nothing_beside tests/launcher) || alone=$?
+[ -n "$SHARE" ] && [ "$alone" = 5 ] || status=$((status | alone))  # a share may have none of them
+""" + AGAIN.format(pytest=f"{PYTEST} $PROFILE", marks=f"{NEITHER} $CHOSEN", rest="$LEFT")
+# What needs a compiler has parts of its own, tools and strict; `make lint` runs tests/repository.
+LEFT = "--ignore tests/frameworks"
+LEFT_BY_TEST = f"{LEFT} --ignore tests/repository --ignore tests/strict_cuda --ignore tests/contract"
 LIGHT = f"""\
-light=".venv-light/bin/python -m pytest -p tests.without_torch $PROFILE"
+light=".venv-light/bin/python -m pytest {ONCE} -p tests.without_torch $PROFILE"
 status=0
 $light -m "{NEITHER} $CHOSEN" {BESIDE} --durations 30 --durations-min 2 || status=$((status | $?))
 """ + AGAIN.format(pytest="$light", marks=f"{NEITHER} $CHOSEN", rest="")
@@ -71,8 +80,8 @@ PARTS = {
     ),
     # The environment's own Open MPI is PyPI's 5; one on top of it finds the distribution's on PATH. -k: what starts an mpirun.
     "tools": Part(
-        "Open MPI of the distribution, AWS's toolkit, the strict device, small disks",
-        "root, Open MPI 4.1, gcc, g++", "3",
+        "Open MPI of the distribution, AWS's toolkit, small disks",
+        "root, Open MPI 4.1, gcc", "3",
         f"""\
 $BIN/python -c 'import sagemaker_training'
 mpirun --version | grep 'Open MPI) 4\\.1'
@@ -80,7 +89,6 @@ $BIN/pytest -n $WORKERS --dist loadfile tests/contract tests/launcher/machine/te
     tests/launcher/host/test_reused_pids.py tests/launcher/host/test_run_folder.py tests/launcher/whole/test_process_limit.py \\
     tests/launcher/whole/test_clock_jumps.py tests/image/test_sdk_drivers.py tests/launcher/whole/test_failure_file.py \\
     tests/launcher/whole/test_openmpi.py
-$BIN/pytest -m 'not slow' -n $WORKERS tests/strict_cuda
 rm -rf .build/openmpi-4
 $BIN/python tests/layered.py .build/openmpi-4
 mpi='mpirun or mpi_ or daemon_waits'
@@ -88,6 +96,11 @@ mpi='mpirun or mpi_ or daemon_waits'
     tests/train/jobs tests/compat --ignore tests/launcher/whole/test_openmpi.py
 .build/openmpi-4/bin/python -m pytest --alone -k "$mpi" tests/launcher/whole
 """,
+    ),
+    "strict": Part(
+        "whole jobs on a device named cuda that computes on the CPU and refuses what a GPU refuses",
+        "g++", "1, 5",
+        '$BIN/pytest -m "not docker $CHOSEN" -n $WORKERS tests/strict_cuda',
     ),
     # Ray and what it needs stay out of the environment of all other tests. One cluster at a time: each takes two cores.
     "ray": Part(
@@ -192,10 +205,13 @@ def run(name: str, whole: bool) -> int:
         "WORKERS": os.environ.get("TEST_WORKERS", "4" if name == MAIN else "3"),
         "OMP_NUM_THREADS": "1",
         "CHOSEN": "" if whole else "and not slow",
+        "LEFT": LEFT if whole else LEFT_BY_TEST,
         "PROFILE": "" if whole else "--hypothesis-profile quick",
         "SHARE": f"--share {os.environ['TEST_SHARE']}" if os.environ.get("TEST_SHARE") else "",
         **os.environ,
     }
+    if ONCE not in text:
+        environ["PYTEST_ADDOPTS"] = f"{environ.get('TEST_RERUNS', '')} {environ.get('PYTEST_ADDOPTS', '')}"
     environ.pop("PYTHONDONTWRITEBYTECODE", None)  # each of the workers would compile every file of tests anew
     if PARTS[name].environments:
         subprocess.run([os.environ.get("MAKE", "make"), *PARTS[name].environments], cwd=ROOT, check=True)

@@ -222,6 +222,7 @@ def test_the_tuning_job_of_a_removed_folder_is_not_joined(
     assert algorun("stop", "train") == 0
 
 
+@pytest.mark.slow
 def test_of_two_clients_with_other_code_one_gets_an_error(
     algorun: Commands, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -334,6 +335,7 @@ def with_all(call: Callable[..., Any], **changed: object) -> Callable[..., Any]:
     return answer
 
 
+@pytest.mark.slow
 def test_values_of_other_tasks_stand_in_the_words(
     algorun: Commands, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:

@@ -47,6 +47,7 @@ def test_devices_named_cuda_are_the_cpu(case, expected, found):
     assert found[case] == expected
 
 
+@pytest.mark.slow(but=["environ0"])
 @pytest.mark.parametrize("environ", [{}, {"ALGORUN_CUDA_ON_CPU": "0"}])
 def test_without_the_switch_the_error_is_torchs_own(environ, tmp_path):
     code, text = by_itself(tmp_path, PROGRAMS / "cuda_on_cpu.py", "modules", **environ)

@@ -22,8 +22,8 @@ MONITORED = "ValueError: monitored_barrier is only implemented for GLOO backend.
 SPLIT = "RuntimeError: No device associated with the default pg" if TORCH < (2, 15) else "nothing"
 
 
-# What the supervisor does is the same under all engines.
-@pytest.mark.slow(but=["mpirun-*"])
+# `make test` forks the ranks of such a program, below.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("engine", "slots", "said"),
     [("native", 2, FOUR), pytest.param("mpirun", 1, TWO, marks=needs_mpi)],

@@ -28,6 +28,7 @@ def test_training_and_evaluation_compute_under_their_own_autocast(trained, evalu
         assert row["parameters"] < 1e-7
 
 
+@pytest.mark.slow
 def test_one_partition_and_two_pipelines_do_so_too(tmp_path):
     for name, ranks, parameters in (("one", 1, {"partitions": 1}), ("two", 4, {"ddp": True})):
         for row in run(

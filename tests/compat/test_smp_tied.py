@@ -33,7 +33,7 @@ def transformers():
 
 
 # `make test` keeps each schedule, each kind of model and each kind of layout, but not all of their combinations.
-@pytest.mark.slow(but=["2", "2-llama"])
+@pytest.mark.slow(but=["2-llama"])
 @pytest.mark.parametrize(("ranks", "parameters", "args"), [case[1:] for case in CASES], ids=[case[0] for case in CASES])
 def test_a_tied_head_trains_as_in_the_unsplit_model(ranks, parameters, args, tmp_path):
     rows = run(tmp_path, PROGRAM, "train", *args, ranks=ranks, parameters=parameters)

@@ -65,6 +65,6 @@ def test_what_bounds_seconds_runs_without_anything_beside_it(tmp_path):
 
 def test_tests_that_run_alone_are_where_they_are_run():
     """The parts run `pytest --alone` in tests/launcher. Elsewhere -n leaves such a test out, and nothing ever runs it."""
-    known = {"tests/conftest.py", "tests/repository/test_marks.py"}
+    known = {"tests/conftest.py", "tests/parts.py", "tests/repository/test_marks.py"}
     users = {str(path.relative_to(ROOT)) for path in ROOT.glob("tests/**/*.py") if "nothing_beside" in path.read_text()}
     assert [path for path in sorted(users - known) if not path.startswith("tests/launcher/")] == []

@@ -71,7 +71,7 @@ def test_what_is_no_part_is_one_error(words, says):
 )
 def test_what_failed_runs_once_more_and_decides(tmp_path, test, code):
     (tmp_path / "test_it.py").write_text(test)
-    run = f"{sys.executable} -m pytest -q -p pytest_rerunfailures"
+    run = f"{sys.executable} -m pytest -q"
     first = f"status=0\n{run} || status=$((status | $?))\n"
     again = parts.AGAIN.format(pytest=run, marks="", rest="")
     environ = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST")}

@@ -229,6 +229,7 @@ def test_torch_and_the_users_modules_stay_what_they_were(tmp_path, nothing_left)
     assert "unchanged" in done.out
 
 
+@pytest.mark.slow
 def test_an_exception_is_shown_without_the_launchers_frames(tmp_path, nothing_left):
     path = script(
         tmp_path,

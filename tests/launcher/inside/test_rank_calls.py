@@ -85,6 +85,7 @@ def test_a_process_on_a_gpu_tells_the_calls_around_the_first_that_has_not_comple
     ended(process)
 
 
+@pytest.mark.slow
 def test_a_process_without_a_group_has_no_thread_that_waits(processes):
     process = begun(processes, ALONE)
     rank_calls.ask(process.pid, str(processes.run))

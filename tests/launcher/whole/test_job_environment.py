@@ -330,6 +330,7 @@ def test_a_python_like_that_of_conda_keeps_its_own_packages(tmp_path, wheels, si
     assert [each.name for each in found] == ["algorun.pth"]
 
 
+@pytest.mark.slow
 def test_a_package_goes_into_the_environment_as_well(tmp_path, users, site, nothing_left):
     before = packages(users)
     for host in ("algo-1", "algo-2"):

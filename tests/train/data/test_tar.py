@@ -15,6 +15,7 @@ from tests.train.data.tar_files import add, losses, on_hosts, pack, pack_keys
 from tests.train.training_runs import SMALL
 
 
+@pytest.mark.slow(but=["256"])
 @pytest.mark.parametrize("cache_mb", ["256", "0"])
 def test_tar_files_train_exactly_as_the_folders_they_were_made_from(alone, folder, tars, tmp_path, cache_mb):
     args = [*SMALL, "--augment", "shift+flip", "--workers", "2", "--cache-mb", cache_mb]

@@ -30,7 +30,8 @@ CASES = [
 ]
 
 
-@pytest.mark.slow(but=["llama-2-2"])
+# No rank runs in `make test`: test_live_bytes.py has how bytes are counted.
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("kind", "ranks", "stages", "options"),
     CASES,

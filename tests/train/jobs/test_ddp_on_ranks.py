@@ -39,7 +39,8 @@ def four(tmp_path_factory):
     return base / "host0"
 
 
-@pytest.mark.slow(but=["2-2"])
+# `make test` compares layouts that share the state, in test_ddp_sharded.py.
+@pytest.mark.slow
 @pytest.mark.parametrize(("hosts", "slots"), [(2, 2), (4, 1)])
 def test_layouts_give_the_same_losses_and_weights(ranks, four, hosts, slots):
     run = ranks(hosts, slots, *PLAIN)
@@ -73,11 +74,11 @@ LONG = [*SMALL, "--epochs", "3", "--log-interval", "1", "--dropout", "0.1", "--c
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory):
-    """Where a long run of four ranks ends that nobody disturbs."""
+    """Where a long run of two ranks ends that nobody disturbs."""
     base = tmp_path_factory.mktemp("uninterrupted")
-    run = Ranks(base, 2, 2, once(LONG))
+    run = Ranks(base, 2, 1, once(LONG))
     try:
-        assert run.codes() == [0, 0, 0, 0], run.text()
+        assert run.codes() == [0, 0], run.text()
     finally:
         run.kill()
     return base / "host0"
@@ -106,10 +107,10 @@ def same_state(one, two):
 # `make test` kills it instead, below.
 @pytest.mark.slow
 def test_a_stop_on_one_rank_saves_once_and_the_resumed_run_ends_bit_identical(ranks, uninterrupted):
-    run = ranks(2, 2, *once(LONG), hold="step: 30/")
-    run.wait_for("step: 30/")  # in the second epoch of 23 steps
-    run.signal(signal.SIGTERM, ranks=[3])
-    assert run.codes() == [0, 0, 0, 0], run.text()
+    run = ranks(2, 1, *once(LONG), hold="step: 60/")
+    run.wait_for("step: 60/")  # in the second epoch of 45 steps
+    run.signal(signal.SIGTERM, ranks=[1])
+    assert run.codes() == [0, 0], run.text()
     base = run.base / "host0"
     position = state(base)["position"]
     assert 0 < position["samples"] <= 1438  # all of them: an epoch that waits for its evaluation
@@ -117,8 +118,8 @@ def test_a_stop_on_one_rank_saves_once_and_the_resumed_run_ends_bit_identical(ra
     assert not (base / "output" / "data" / "summary.json").exists()
     assert not (base / "model" / "model.pt").exists()
 
-    again = ranks(2, 2, *once(LONG), base=run.base)
-    assert again.codes() == [0, 0, 0, 0], again.text()
+    again = ranks(2, 1, *once(LONG), base=run.base)
+    assert again.codes() == [0, 0], again.text()
     assert f"step {position['step']}\n" in again.text()
     assert same_state(state(base), state(uninterrupted))
     assert equal(weights(base), weights(uninterrupted))
@@ -129,16 +130,16 @@ def test_a_stop_on_one_rank_saves_once_and_the_resumed_run_ends_bit_identical(ra
 
 def test_after_a_kill_and_a_torn_checkpoint_the_run_still_ends_bit_identical(ranks, uninterrupted):
     often = [*once(LONG), "--checkpoint-interval-s", "0.001", "--keep-checkpoints", "3"]
-    run = ranks(2, 2, *often, hold="step: 40/")
-    run.wait_for("step: 40/")
+    run = ranks(2, 1, *often, hold="step: 80/")
+    run.wait_for("step: 80/")
     run.signal(signal.SIGKILL)
     run.codes()
     base = run.base / "host0"
     torn = newest(base)
     os.truncate(torn, 1000)
 
-    again = ranks(2, 2, *once(LONG), base=run.base)
-    assert again.codes() == [0, 0, 0, 0], again.text()
+    again = ranks(2, 1, *once(LONG), base=run.base)
+    assert again.codes() == [0, 0], again.text()
     assert f"warning: checkpoint {torn.parent} is damaged on rank 0's host: {torn.name} has 1000 bytes" in again.text()
     assert "resumed: " in again.text()
     assert equal(weights(base), weights(uninterrupted))

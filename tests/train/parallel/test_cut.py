@@ -18,7 +18,7 @@ def seeded():
     torch.manual_seed(0)
 
 
-@pytest.mark.slow(but=["digits-*", "linformer-*", "llama-*"])
+@pytest.mark.slow(but=["digits-*", "llama-*"])
 @pytest.mark.parametrize(
     ("make", "stages", "cuts"),
     [

@@ -49,7 +49,7 @@ def check(cutting, model, examples, begins=None):
 
 
 # `make test` keeps each schedule, each kind of model and each kind of layout, but not all of their combinations.
-@pytest.mark.slow(but=["bert-classes-sdpa-padded", "llama-eager-full"])
+@pytest.mark.slow(but=["bert-classes-sdpa-padded"])
 @pytest.mark.parametrize("example", ["full", "padded"])
 @pytest.mark.parametrize("attention", ["eager", "sdpa"])
 @pytest.mark.parametrize(
