@@ -17,7 +17,7 @@ import pytest
 from algorun.common import codec
 from algorun.machine.openmpi import OpenMpi
 from algorun.machine.probe import openmpi
-from tests.conftest import MACHINE_PATH, MPI, algorun, needs_mpi
+from tests.conftest import MACHINE_PATH, algorun, needs_mpi
 from tests.layered import make
 
 from .running import PROGRAMS, Running
