@@ -6,7 +6,6 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from algorun.common import distributions
 from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import dataclass, replace
 
@@ -182,6 +181,8 @@ def _preflight(given: JobInput, chosen: Launch) -> tuple[str, float] | None:
         engines = ", ".join(each.value for each in Engine if not each.has_driver)
         what = f"with the engine {chosen.engine.value.value}, which starts no ranks"
         raise UserError(settings.PREFLIGHT.name, what, allowed=engines, fix=f"unset {settings.PREFLIGHT.name}")
+    from algorun.common import distributions  # few jobs need it
+
     distributions.need(settings.PREFLIGHT.name, entries.TRAINING)
     return found
 

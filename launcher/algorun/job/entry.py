@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Literal
 
-from algorun.common import distributions
 from algorun.common.errors import UserError
 from algorun.common.fast_dataclasses import dataclass
 
@@ -105,6 +104,8 @@ def of_command_line(target: str, args: Sequence[str], *, module: bool, cwd: str)
 
 
 def _bundled(name: str, args: Sequence[str], cwd: str, source: str) -> Entry:
+    from algorun.common import distributions  # a user's own program does not need it
+
     distributions.need(f"entrypoint {name}", TRAINING)
     return Entry("bundled", name, tuple(args), cwd, source)
 
