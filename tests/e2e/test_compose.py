@@ -82,7 +82,7 @@ def test_ddp_on_image_folders_of_mixed_files(hosts: JobMaker, digit_images: Path
             "sagemaker_program": "ddp",
             "model": "convnet",
             "image_size": "16",
-            "epochs": "10",
+            "epochs": "5",
             "batch_size": "8",
         },
         channels={split: digit_images / split for split in ("train", "validation")},

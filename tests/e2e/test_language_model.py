@@ -72,7 +72,7 @@ def native(channels: dict[str, Path], tmp_path_factory: pytest.TempPathFactory) 
         yield functools.cache(lambda form: trained(hosts, channels, "native", form))
 
 
-@pytest.mark.slow(but=["mpirun-shard", "torchrun-tp"])
+@pytest.mark.slow(but=["mpirun-shard"])
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize("engine", ["torchrun", "mpirun"])
 def test_every_engine_gives_the_loss_and_the_folder_of_native(
