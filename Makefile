@@ -63,7 +63,7 @@ demo-pipeline: $(VENV)/ready  ## Train a GPT in pipeline stages, kill it half wa
 	$(BIN)/python examples/demo_pipeline.py
 
 # tests/parts.py says what each part runs.
-test:  ## Run tests of everything that the project does (6 minutes); PART=chaos runs another part: `make help` lists them
+test:  ## Run tests of everything that the project does (5 minutes); PART=chaos runs another part: `make help` lists them
 	$(PYTHON) -m tests.parts $(PART)
 
 test-all:  ## Run all tests that need no Docker: every engine, layout and model (50 minutes); PART=chaos: that part whole

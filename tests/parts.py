@@ -61,7 +61,7 @@ class Part:
 
 MAIN = "main"
 PARTS = {
-    MAIN: Part("everything but the parts below; in `make test-all` also `slow`", "-", "6, 50", EVERYTHING, EVERYTHING),
+    MAIN: Part("all but the parts below and tests/repository; in `make test-all` also `slow`", "-", "5, 50", EVERYTHING, EVERYTHING),
     "slow": Part(
         "what `make test` leaves to `make test-all`; every example of each property; `TEST_SHARE=1/10` runs a tenth, chosen by names",
         "-", "45", whole=EVERYTHING.replace("$CHOSEN", "and (slow or hypothesis)"),
