@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 
 from algorun_client.aws.api import ObjectStore, StoredObject
 from algorun_client.common import at_once
+from algorun_client.common.errors import BucketMissing, NotFound
 from algorun_client.common.progress import Progress
 
 LONGEST = 255  # bytes of a file's name on Linux
@@ -21,26 +22,37 @@ def fetch_folder(store: ObjectStore, prefix: str, folder: Path, progress: Progre
     A file of the same size and time as its object is not fetched again. Other files in the folder stay. An object is left out,
     and `say` gets a line about it, if its key cannot be a file's path, if a folder has its place or a file that of a folder above
     it, and if there is a link on the way to it: nothing is written through one. A link in the place of the object itself is
-    replaced.
+    replaced. An object that was removed since it was listed is left out as well: a job that runs removes old checkpoints.
     """
     found = _placed(_paths(store.list(prefix), prefix, say), folder, say)
     missing = [(each, path) for each, path in found if not _is_there(each, path)]
 
-    def fetch(pair: tuple[StoredObject, Path]) -> None:
+    def fetch(pair: tuple[StoredObject, Path]) -> str:
+        """The object's address if it is gone, else ""."""
         each, path = pair
         path.parent.mkdir(parents=True, exist_ok=True)
-        store.download(each.uri, path, progress.moved)
+        try:
+            store.download(each.uri, path, progress.moved)
+        except BucketMissing:
+            raise
+        except NotFound:
+            return each.uri
         time = each.modified.timestamp()
         os.utime(path, (time, time))
+        return ""
 
     calls = at_once.ParallelCalls(at_once.CALLS)
     progress.begin(folder.name, sum(each.size for each, _ in missing))
     try:
-        calls.each(fetch, missing)
+        gone = [uri for uri in calls.each(fetch, missing) if uri]
     finally:
         calls.close()  # a file that is half there is removed
         progress.end()
-    return len(found)
+    for uri in gone[:SHOWN]:
+        say(f"{uri}: was removed while its folder was fetched: left out")
+    if len(gone) > SHOWN:
+        say(f"{prefix}: {len(gone) - SHOWN} more objects were removed meanwhile")
+    return len(found) - len(gone)
 
 
 def _placed(

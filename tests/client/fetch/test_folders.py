@@ -49,6 +49,22 @@ def test_a_key_that_is_no_path_is_left_out_and_the_others_come_home(tmp_path, ke
     ]
 
 
+@pytest.mark.parametrize("gone", [1, 7])
+def test_objects_that_are_removed_meanwhile_are_named_and_the_others_come_home(tmp_path, gone):
+    store = FolderStore(tmp_path / "root")
+    for key in ("a", "b"):
+        store.put(f"s3://b/t/state/{key}", b"x")
+    listed = list(store.list("s3://b/t/state/"))
+    listed[1:1] = [StoredObject(f"s3://b/t/state/step-{n}", 9, "", datetime.now(UTC)) for n in range(gone)]
+    then = SimpleNamespace(list=lambda prefix: listed, download=store.download)
+    said = []
+    assert fetch_folder(then, "s3://b/t/state/", tmp_path / "home", Silent(), said.append) == 2
+    assert sorted(path.name for path in (tmp_path / "home").iterdir()) == ["a", "b"]
+    removed = "was removed while its folder was fetched: left out"
+    assert said[:5] == [f"s3://b/t/state/step-{n}: {removed}" for n in range(min(gone, 5))]
+    assert said[5:] == ["s3://b/t/state/: 2 more objects were removed meanwhile"] * (gone > 5)
+
+
 def _brought(tmp_path, *keys, size=1):
     """Brings objects home. Returns their number, and the lines about those that are left out."""
     listed = [StoredObject(f"s3://b/p/{key}", size, "", datetime.now(UTC)) for key in keys]
