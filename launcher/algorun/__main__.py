@@ -9,6 +9,9 @@ def main() -> int:
     """Runs the command line (cli.py). Garbage is not collected until the start is over: nearly all objects of a start stay."""
     gc.disable()
     _standard_library_first()
+    from .common import fast_pathlib
+
+    fast_pathlib.load()
     from .cli import main as command_line
 
     return command_line()
