@@ -194,7 +194,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             if any(fits.values()):
                 item.own_markers.remove(mark)
     gone = [test for test, fits in found.items() if not fits]
-    if gone and not any("::" in argument for argument in config.args):
+    if gone and not config.getoption("lf", False) and not any("::" in argument for argument in config.args):
         raise pytest.UsageError(f"slow(but=[..]) names cases that no test has: {', '.join(gone)}")
     numbers = re.fullmatch(r"([0-9]+)/([0-9]+)", config.option.share)
     share, shares = map(int, numbers.groups()) if numbers else (0, 0)

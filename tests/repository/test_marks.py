@@ -49,6 +49,16 @@ def test_make_test_has_the_cases_that_slow_names(tmp_path):
     assert names == ["test_cases[native-2]", "test_cases[x [2]]", "test_bounds_seconds"]
 
 
+def test_a_case_that_failed_runs_once_more_without_the_others(tmp_path):
+    text = TESTS.replace("x [[2]", "x [2]").replace(
+        "test_cases(case):\n    pass", "test_cases(case):\n    assert case != 'native-2'"
+    )
+    for _ in range(2):
+        _, done = collected(tmp_path, "--last-failed", text=text)
+        assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert "1 failed in " in done.stdout
+
+
 def test_a_name_that_no_case_has_is_an_error(tmp_path):
     _, done = collected(tmp_path, "--collect-only")
     assert done.returncode == pytest.ExitCode.USAGE_ERROR

@@ -27,7 +27,7 @@ QUICK_WORKS = ("index", "download")
 def simulate(*words, folder, marker, layout="2x1", engine="native", hang_s="3", **environ):
     return algorun(
         "simulate", "-j", layout, "--engine", engine, *map(str, words),
-        cwd=folder, ALGORUN_TEST=marker, ALGORUN_HANG_S=hang_s, timeout=240, **environ,
+        cwd=folder, ALGORUN_TEST=marker, ALGORUN_HANG_S=hang_s, timeout=480, **environ,
     )  # fmt: skip
 
 
