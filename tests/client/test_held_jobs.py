@@ -110,6 +110,8 @@ def programs(tmp_path):
     return f"{tmp_path}:/usr/bin:/bin"
 
 
+# In CI there is one in containers (tests/e2e/test_local_containers.py).
+@pytest.mark.slow
 def test_a_shell_on_a_host_of_this_machine(here):
     job = here.send("--hold-on-failure", "1m30s")
     lines = here.until(job, "is held for 1 min 30 s", 2)

@@ -257,6 +257,7 @@ def test_the_tuner_of_a_task_changes(algorun: Commands, capfd: pytest.CaptureFix
     assert algorun("stop", "train") == 0
 
 
+@pytest.mark.slow
 def test_results_are_those_of_the_tuning_job(
     algorun: Commands, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

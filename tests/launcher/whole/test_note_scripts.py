@@ -53,6 +53,8 @@ def port_29500() -> int:
     return 29500
 
 
+# The part tools runs it under Open MPI 4.1.
+@pytest.mark.slow
 @needs_mpi
 def test_mpi_through_the_hyperparameters_of_a_tensorflow_estimator(tmp_path, nothing_left):
     """Three hosts of two processes, as `TensorFlow(distribution={"mpi": ..}, instance_count=3)` asks for them."""

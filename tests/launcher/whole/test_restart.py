@@ -28,8 +28,8 @@ def simulate(engine, *words, folder, marker, restarts, layout="2x2", **environ):
     )  # fmt: skip
 
 
-# What the supervisor does is the same under all engines.
-@pytest.mark.slow(but=["native", "mpirun"])
+# What the supervisor does is the same under all engines; the part tools runs mpirun.
+@pytest.mark.slow(but=["native"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_attempts_follow_each_other_until_one_succeeds(engine, tmp_path, nothing_left):
     done = simulate(engine, AGAIN, 2, 3, folder=tmp_path, marker=nothing_left, restarts=2)

@@ -103,6 +103,8 @@ def test_many_long_arguments_pass_the_gate(tmp_path, nothing_left):
     assert json.loads((tmp_path / "rank-1.json").read_text())["argv"][1] == "x" * 90_000
 
 
+# The part tools runs it under Open MPI 4.1.
+@pytest.mark.slow
 @needs_mpi
 def test_mpi_basics_on_three_simulated_hosts(tmp_path, nothing_left):
     done = simulate("mpirun", "mpi-basics", folder=tmp_path, marker=nothing_left, layout="3x2")

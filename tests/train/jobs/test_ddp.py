@@ -29,7 +29,7 @@ def test_the_embedded_digits_are_those_of_scikit_learn():
     assert np.allclose(pixels[..., 1].reshape(-1, 64) * (16 / 255), theirs, atol=0.05)
 
 
-@pytest.mark.slow(but=["options0", "options2"])
+@pytest.mark.slow(but=["options2"])
 @pytest.mark.parametrize(
     "options",
     [
