@@ -233,8 +233,8 @@ def assert_nothing_is_left(marker: str) -> None:
 
 
 def compile_share(config: pytest.Config) -> None:
-    """Imports one worker's share of the test files that nobody has compiled yet. All workers read all files, at the same time
-    and in the same order: each would compile each of them."""
+    """Imports one worker's share of the test files that are not compiled yet. All workers read all files, at the same time and
+    in the same order: without shares each worker would compile every file."""
     number, workers = int(config.workerinput["workerid"].removeprefix("gw")), config.workerinput["workercount"]
     left = [Path(path).resolve() for path in config.getoption("ignore") or ()]
     for folder in (Path(argument).resolve() for argument in config.args):

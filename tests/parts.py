@@ -19,7 +19,7 @@ NEITHER = "not docker and not root"
 BESIDE = "-n $WORKERS --dist loadfile --no-loadscope-reorder"
 IMAGE = "./build.sh build --variant cpu --tag algorun:cpu"
 # Beside others one test of thousands may miss its deadline. What failed runs once more, one at a time; the first report stands.
-# The plugin that would run it again at once costs a message for each test of a worker.
+# pytest-rerunfailures, which would run it again at once, costs a message for each test of a worker.
 ONCE = "-p no:rerunfailures"
 PYTEST = f"$BIN/pytest {ONCE}"
 AGAIN = """\
@@ -61,7 +61,7 @@ class Part:
 
 MAIN = "main"
 PARTS = {
-    MAIN: Part("all but the parts below and tests/repository; in `make test-all` also `slow`", "-", "5, 50", EVERYTHING, EVERYTHING),
+    MAIN: Part("all but the parts below and tests/repository; `make test-all`: also `slow`, repository, contract and strict_cuda", "-", "5, 50", EVERYTHING, EVERYTHING),
     "slow": Part(
         "what `make test` leaves to `make test-all`; every example of each property; `TEST_SHARE=1/10` runs a tenth, chosen by names",
         "-", "45", whole=EVERYTHING.replace("$CHOSEN", "and (slow or hypothesis)"),

@@ -197,9 +197,9 @@ class S3Store:
 
 @contextmanager
 def _errors(operation: str, bucket: str, uri: str = "") -> Iterator[None]:
-    """As `as_api_errors`; the error for want of a right names the right and the bucket, that for want of an object the object.
+    """As `as_api_errors`; an error names the right that is missing and the bucket, or the object that is missing.
 
-    `uri`: the object that must be there.
+    `uri`: the object that the call reads.
     """
     try:
         with as_api_errors(operation):

@@ -22,7 +22,7 @@ def fetch_folder(store: ObjectStore, prefix: str, folder: Path, progress: Progre
     A file of the same size and time as its object is not fetched again. Other files in the folder stay. An object is left out,
     and `say` gets a line about it, if its key cannot be a file's path, if a folder has its place or a file that of a folder above
     it, and if there is a link on the way to it: nothing is written through one. A link in the place of the object itself is
-    replaced. An object that was removed since it was listed is left out as well: a job that runs removes old checkpoints.
+    replaced. An object that was removed after the listing is left out too: a running job removes old checkpoints.
     """
     found = _placed(_paths(store.list(prefix), prefix, say), folder, say)
     missing = [(each, path) for each, path in found if not _is_there(each, path)]

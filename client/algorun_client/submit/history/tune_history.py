@@ -102,7 +102,7 @@ class TuneHistory:
     def newest(self) -> TuningBegun | None:
         """The tuning that was begun last; None without one. Raises UserError if it is damaged.
 
-        Of a tuning whose folder was removed while a job of it ran on, the job's output is there again, and nothing is known.
+        A folder without begun.json is no tuning: a job may write its output after somebody has removed the folder.
         """
         try:
             numbers = sorted(int(each) for each in self._store.folders(f"{self._folder}/") if NUMBER.fullmatch(each))
