@@ -189,7 +189,8 @@ def test_the_pages_have_the_lines_that_are_tried_here():
 
 
 # `make test` keeps one line.
-@pytest.mark.slow(but=["--in train=s3://my-bucket/images train.py"])
+# `make test` has a whole job in both places: test_round_trip.py.
+@pytest.mark.slow
 @pytest.mark.parametrize("line", [line for line in LINES if "--task" not in line])
 def test_a_line_of_the_pages_gives_the_same_in_both_places(laptops, line):
     here, there = (each.run(line) for each in laptops)

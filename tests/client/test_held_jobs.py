@@ -215,6 +215,7 @@ def test_what_contradicts_a_hold_is_one_error(case, here):
     assert text in refused.stderr
 
 
+@pytest.mark.slow
 def test_a_hold_changes_no_result(here):
     """A task that is done stays done with and without it."""
     (here.folder / "train.py").write_text("print('well')")

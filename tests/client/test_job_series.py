@@ -116,6 +116,8 @@ LINE = ("--image", "algorun:test", "--role", "arn:aws:iam::123456789012:role/Job
 SHOWS = 'echo "runs on $SM_HOSTS with $ALGORUN_SHOWN"'
 
 
+# `make test` has the choice of hosts in one process: submit/series.
+@pytest.mark.slow
 @ON_THE_SERVER
 def test_without_capacity_and_quota_the_next_hosts_are_taken(laptop, server, capfd):
     laptop.file('price = { "ml.c5.xlarge" = 2 }\n')

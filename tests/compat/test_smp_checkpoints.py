@@ -49,7 +49,8 @@ PARTS = [f"3_partial/{name}.pt" for name in (
 
 
 # `make test` keeps each schedule, each kind of model and each kind of layout, but not all of their combinations.
-@pytest.mark.slow(but=["parts"])
+# `make test` goes on from a checkpoint in another degree: test_smp_sharded.py.
+@pytest.mark.slow
 @pytest.mark.parametrize("partial", ["parts", "whole"])
 def test_training_goes_on_from_a_checkpoint_in_the_same_layout_and_in_others(partial, tmp_path):
     path = str(tmp_path / "checkpoints")

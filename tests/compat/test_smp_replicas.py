@@ -25,6 +25,7 @@ def test_replicas_may_have_different_numbers_of_batches(ranks, partitions, mean,
             ]
 
 
+@pytest.mark.slow(but=["2-1"])
 @pytest.mark.parametrize(("ranks", "partitions"), LAYOUTS)
 def test_a_hook_reduces_the_gradients(ranks, partitions, tmp_path):
     rows = run(

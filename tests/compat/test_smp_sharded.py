@@ -43,7 +43,7 @@ def test_a_script_s_own_clipping_is_by_the_norm_of_all_shares(tmp_path):
         assert max(gradients for _, gradients in found) < 1e-10
 
 
-@pytest.mark.slow(but=["fp16"])
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["bf16", "fp16"])
 def test_half_precision_has_master_weights(tmp_path, kind):
     parameters = given(2, microbatches=1) | {kind: True}

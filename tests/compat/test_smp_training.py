@@ -14,6 +14,7 @@ def said(folder, *args, **options):
     return run(folder, PROGRAM, *args, **options)
 
 
+@pytest.mark.slow(but=["2-*"])
 @pytest.mark.parametrize(("ranks", "partitions"), [(2, 2), (2, 1), (4, 2)])
 def test_the_optimizer_is_torchs_own_and_its_state_that_of_the_whole_model(ranks, partitions, tmp_path):
     rows = said(tmp_path, "optimizer", ranks=ranks, parameters={"partitions": partitions})
@@ -55,6 +56,7 @@ def test_all_ranks_skip_a_step_when_one_has_an_infinite_gradient(tmp_path):
         assert (row["after"], row["off"]) == (8.0, False)
 
 
+@pytest.mark.slow(but=["2-*"])
 @pytest.mark.parametrize(("ranks", "partitions"), [(2, 2), (2, 1), (4, 2)])
 def test_gradients_are_clipped_by_the_norm_of_all_stages(ranks, partitions, tmp_path):
     for row in said(tmp_path, "clip", ranks=ranks, parameters={"partitions": partitions}):

@@ -97,6 +97,8 @@ def dry(capfd, environ, *words):
     return json.loads(capfd.readouterr().out)
 
 
+# `make test` has such a chain in ../test_chains.py.
+@pytest.mark.slow
 def test_a_chain_on_this_machine(here, environ, tmp_path, capfd):
     """A processing task feeds a training task; what a dry run shows is what is sent, and long arguments arrive whole."""
     tasks = tmp_path / "root" / "s3" / "local" / "chain"

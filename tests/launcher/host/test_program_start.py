@@ -69,6 +69,7 @@ def test_a_script_that_its_interpreter_should_run_is_named_with_it(tmp_path):
     assert str(error).startswith("program: ./run: its first line (#!) names the interpreter /usr/bin/python9, which")
 
 
+@pytest.mark.slow(but=["native", "mpirun"])
 @pytest.mark.parametrize("engine", ["native", "torchrun", pytest.param("mpirun", marks=needs_mpi)])
 def test_all_engines_end_with_the_same_code_and_text(engine, tmp_path, nothing_left):
     program(tmp_path, b"#!/bin/bash\r\necho hi\r\n", name="train.sh")

@@ -135,6 +135,18 @@ UNCHANGED = """
     whole = io.BytesIO()
     torch.save(model, whole)
     assert b"algorun" not in whole.getvalue()
+    print("unchanged")
+"""
+COMPILED = """
+    import warnings
+    import torch, torch.nn as nn
+
+    warnings.simplefilter("ignore")
+    model = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 1))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for _ in range(3):
+        model(torch.ones(2, 4)).sum().backward()
+        optimizer.step()
     assert len(torch.fx.symbolic_trace(model).graph.nodes) == 5
     for strict in (True, False):
         exported = torch.export.export(model, (torch.ones(2, 4),), strict=strict)
@@ -222,8 +234,11 @@ def test_without_hooks_nothing_is_said(tmp_path, nothing_left):
     assert activities(done.folder, "algo-1") == {}
 
 
-def test_torch_and_the_users_modules_stay_what_they_were(tmp_path, nothing_left):
-    path = script(tmp_path, UNCHANGED)
+# To compile takes 6 s of CPU.
+@pytest.mark.slow(but=["plain"])
+@pytest.mark.parametrize("text", [UNCHANGED, COMPILED], ids=["plain", "compiled"])
+def test_torch_and_the_users_modules_stay_what_they_were(text, tmp_path, nothing_left):
+    path = script(tmp_path, text)
     done = algorun("run", str(path), cwd=tmp_path, ALGORUN_TEST=nothing_left, SAGEMAKER_BASE_DIR=str(tmp_path))
     assert done.code == 0, done.text
     assert "unchanged" in done.out

@@ -31,8 +31,9 @@ def saved(text):
     return {int(rank): int(step) for rank, step in re.findall(r"saved (\d+) after step (\d+)", text)}
 
 
-# What the supervisor does is the same under all engines; the part tools runs mpirun.
-@pytest.mark.slow(but=["native-torch-1"])
+# What the supervisor does is the same under all engines; the part tools runs mpirun. `make test` has two ranks of one host, and stops
+# of simulations whose ranks need no torch: whole/test_stops.py.
+@pytest.mark.slow
 @pytest.mark.parametrize(("engine", "mode", "slots"), CASES)
 def test_a_stop_of_a_simulation_is_saved_at_the_same_step_by_all(engine, mode, slots, tmp_path, nothing_left):
     job = Running(engine, PROGRAM, mode, folder=tmp_path, marker=nothing_left, layout=f"2x{slots}")

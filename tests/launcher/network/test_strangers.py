@@ -64,6 +64,7 @@ class Crowd:
         self._selector.close()
 
 
+@pytest.mark.slow(but=["one address"])
 @pytest.mark.parametrize(
     "addresses",
     [["127.0.0.9"], ["127.0.0.1"], [f"127.0.{number // 250}.{number % 250 + 2}" for number in range(1000)]],

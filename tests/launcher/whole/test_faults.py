@@ -27,7 +27,7 @@ FAULTS = {
 
 
 # What the supervisor does is the same under all engines.
-@pytest.mark.slow(but=["raise-native", "SIGKILL-native", "destructor-native"])
+@pytest.mark.slow(but=["raise-native", "SIGKILL-native"])
 @pytest.mark.usefixtures("nothing_beside")
 # The verdict is the supervisor's under every engine: each fault, and each engine with several.
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_a_host_whose_supervisor_is_killed(killed, engine, tmp_path, nothing_lef
     assert job.failure(survivor).startswith(f"lost: {killed}, exit 66: ")
 
 
-@pytest.mark.slow(but=["native", "mpirun"])
+@pytest.mark.slow(but=["native"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_nothing_of_the_launcher_stays_in_the_temporary_folder(engine, tmp_path, nothing_left):
     temporary = tmp_path / "tmp"

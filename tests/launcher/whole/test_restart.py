@@ -49,6 +49,7 @@ def test_attempts_follow_each_other_until_one_succeeds(engine, tmp_path, nothing
         assert not (data.parent / "failure").exists()
 
 
+@pytest.mark.slow(but=["1-*"])
 @pytest.mark.parametrize(
     ("restarts", "words", "why"),
     [(1, (9, 0), "no restart is left (1 of 1 used)"), (50, (9, 0), "no newer checkpoint in 3 attempts")],

@@ -15,7 +15,7 @@ BOUND_S = 5.0  # from a second Ctrl-C until every host has left
 
 
 # What the supervisor does is the same under all engines.
-@pytest.mark.slow(but=["native", "mpirun"])
+@pytest.mark.slow(but=["native"])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_stop_on_one_host_lets_every_rank_save(engine, tmp_path, nothing_left):
     job = Running(engine, PROGRAMS / "faulty.py", "stop", folder=tmp_path, marker=nothing_left)

@@ -25,6 +25,7 @@ def test_tar_files_train_exactly_as_the_folders_they_were_made_from(alone, folde
     assert losses(tmp_path / "one") == losses(tmp_path / "other")
 
 
+@pytest.mark.slow
 def test_ranks_of_two_hosts_read_their_own_copy_of_the_tar_files(ranks, folder, tmp_path):
     on_hosts(folder, tmp_path)
     run = ranks(2, 1, *SMALL, "--cache-mb", "0", base=tmp_path)

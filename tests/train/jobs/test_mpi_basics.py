@@ -20,6 +20,7 @@ def mpirun(tmp_path, ranks, *words):
 class TestUnderMpirun:
     pytestmark = needs_mpi
 
+    @pytest.mark.slow(but=["2"])
     @pytest.mark.parametrize("ranks", [1, 2, 6])
     def test_all_exercises_are_checked(self, tmp_path, ranks):
         done = mpirun(tmp_path, ranks, "-m", "algorun_train.jobs.mpi_basics", "--size", "10")

@@ -10,6 +10,7 @@ import torch
 from .pipeline_runs import SPLIT, ended, refused
 
 
+@pytest.mark.slow
 def test_mp_parameters_lay_out_the_job(start):
     given = (
         "partitions=2,microbatches=4,pipeline=simple,ddp=True,placement_strategy=spread,optimize=speed,horovod=False"
@@ -74,6 +75,7 @@ def test_a_model_that_does_not_fit_is_refused_with_the_memory_that_it_needs(star
     assert "alone needs" in refused(start(2, tiny))
 
 
+@pytest.mark.slow(but=["2-*"])
 @pytest.mark.parametrize(
     ("world", "options", "message"),
     [

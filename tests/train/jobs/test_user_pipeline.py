@@ -19,6 +19,8 @@ from tests.train.training_runs import ROOT
 SCRIPT = ROOT / "examples" / "pipeline_script.py"
 
 
+# `make test` has models of users in the test after the next.
+@pytest.mark.slow
 def test_a_script_with_a_model_of_its_own_learns_in_stages(ranks, tmp_path):
     """examples/ holds a train.py, which is first on the module path of a script there."""
     assert (SCRIPT.parent / "train.py").is_file()
@@ -37,6 +39,7 @@ def test_the_page_s_example_is_the_package_s():
     assert example in (ROOT / "docs" / "pipeline.md").read_text()
 
 
+@pytest.mark.slow(but=["0"])
 @pytest.mark.parametrize("seed", range(3))
 def test_models_with_several_inputs_and_what_is_wrong_with_a_call(seed, ranks):
     run = ranks(1, 2, str(seed), program=str(Path(__file__).parents[1] / "programs" / "split.py"))

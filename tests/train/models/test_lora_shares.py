@@ -58,6 +58,7 @@ def test_a_rank_needs_its_share_and_one_tensor(found, case):
     assert found[case]["peak"] < 1.1
 
 
+@pytest.mark.slow(but=["lora"])
 @pytest.mark.parametrize("kind", ["all weights", "lora"])
 def test_a_large_model_without_shards_takes_no_memory_of_the_host_until_its_device_has_some(tmp_path, kind):
     prepare_transformers()
