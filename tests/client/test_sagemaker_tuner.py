@@ -43,6 +43,7 @@ points = 3
 parallel = 2
 space = { lr = { from = 1e-4, to = 0.1, log = true }, note = { values = ["a b", "c"] } }
 """
+ONE_AT_A_TIME = {"parallel = 2": "parallel = 1"}  # each job costs a second of CPU
 # A valley whose lowest place is lr = 10**-2.5, which is the middle one of three points.
 PROGRAM = """#!/bin/sh
 echo "got $# words: $1 $2 $3 [$4]"
@@ -169,9 +170,10 @@ def test_jobs_that_fail_end_the_command_with_their_code(
 
 
 def test_a_client_that_dies_before_it_creates_the_tuning_job_makes_one(
-    algorun: Commands, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+    algorun: Commands, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """What it has written is there, and no tuning job: the same line makes that one, and another client joins it."""
+    write(ONE_AT_A_TIME, project=tmp_path.name)
 
     def die(self: TuningJobs, request: dict[str, object]) -> None:
         raise KeyboardInterrupt
@@ -210,12 +212,13 @@ def test_the_tuning_job_of_a_removed_folder_is_not_joined(
     algorun: Commands, capfd: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
     """SageMaker takes a name once: after its folder was removed, another program would join the old tuning job."""
+    write(ONE_AT_A_TIME, project=tmp_path.name)
     assert algorun("submit", "--detach", "--task", "train") == 0
     assert algorun("stop", "train") == 0
     s3 = boto3.client("s3")
     for key in tuning_keys(tmp_path.name):
         s3.delete_object(Bucket=BUCKET, Key=key)
-    write(project=tmp_path.name, program=PROGRAM + "# changed\n")
+    write(ONE_AT_A_TIME, project=tmp_path.name, program=PROGRAM + "# changed\n")
     capfd.readouterr()
     assert algorun("submit", "--detach", "--task", "train") == 0
     assert re.search(r"created tuning job train-0002-", capfd.readouterr().err)

@@ -13,10 +13,8 @@ from algorun.common.errors import ExitCode, UserError
 from .placement import Memory, RankLayout
 
 PROGRAM = "algorun_train.fit.fit"
-START_S, LAYOUT_S = (
-    120,
-    300,
-)  # a layout of 8 billion weights takes some seconds
+START_S = 120
+LAYOUT_S = 300  # one of 8 billion weights takes some seconds
 
 
 @dataclass(frozen=True, slots=True)
