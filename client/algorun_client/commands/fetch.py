@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -12,14 +13,15 @@ from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
 from algorun_client.common.errors import NotFound
 from algorun_client.common.progress import for_command
-from algorun_client.fetch.job_facts import FILE, write_job_facts
+from algorun_client.fetch.in_place import refuse_own, remove
+from algorun_client.fetch.job_facts import FILE, job_before, write_job_facts
 from algorun_client.submit.chain import sweep_results
 from algorun_client.submit.read import task_place
 from algorun_client.submit.read.common_options import add_job_argument
 
 from . import results
 from .find_job import connected, find_job
-from .job_pieces import job_facts, pieces
+from .job_pieces import JobPiece, job_facts, pieces
 
 PARTS = ("model", "output", "state", "tensorboard", "logs", "metrics")
 
@@ -51,29 +53,47 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     connection = connected(known, environ)
     state = find_job(connection, options.job, known)
     folder = Path(options.to or state.job)
-    write_job_facts(job_facts(state, connection, known.prices), folder)
-    mark(folder, [FILE])
     progress = for_command(is_silent=options.json)
+    wanted = [piece for piece in pieces(connection, state, folder, progress) if piece.what in chosen]
+    refuse_own(folder, [FILE, *(_entry(piece, folder) for piece in wanted)])
+    before = job_before(folder)
+    is_other = before not in ("", state.job)
+    facts = job_facts(state, connection, known.prices)
+    if not is_other:  # else last: until then some pieces may be those of the job before
+        write_job_facts(facts, folder)
+    mark(folder, [FILE])
     found = {}
-    for piece in pieces(connection, state, folder, progress):
-        if piece.what not in chosen:
-            continue
-        mark(folder, [piece.folder.relative_to(folder).parts[0]])
-        try:
-            count = piece.fetch()
-        except NotFound:
-            count = 0
-        found[str(piece.folder)] = count
+    for piece in wanted:
+        found[str(piece.folder)], text = _bring(piece, folder, before if is_other else "")
         if not options.json:
-            print(
-                f"{piece.folder}: {count} file{'s'[: count != 1]}"
-                if count
-                else f"{piece.folder}: the job has left nothing there"
-            )
+            print(f"{piece.folder}: {text}")
+    if is_other:
+        write_job_facts(facts, folder)
     if options.json:
         json_lines.write("fetched", job=state.job, status=state.status, files=found)
         json_lines.write_end(json_lines.LastObject(job=state.job))
     return ClientCode.OK
+
+
+def _entry(piece: JobPiece, folder: Path) -> str:
+    """The entry of the folder that the piece is, or lies in."""
+    return piece.folder.relative_to(folder).parts[0]
+
+
+def _bring(piece: JobPiece, folder: Path, other: str) -> tuple[int, str]:
+    """Fetches a piece. Returns the number of its files, and what to say. `other`: the job whose pieces lie in the folder, or ""."""
+    entry = _entry(piece, folder)
+    mark(folder, [entry])
+    try:
+        count = piece.fetch()
+    except NotFound:
+        count = 0
+    if count:
+        return count, f"{count} file{'s'[: count != 1]}"
+    removed = f"; that of {other} is removed" if other and piece.is_whole and remove(piece.folder) else ""
+    if not os.path.lexists(folder / entry):  # what the user puts there is the user's
+        mark(folder, [], absent=[entry])
+    return 0, f"the job has left nothing there{removed}"
 
 
 def _best(options: argparse.Namespace, environ: Mapping[str, str]) -> str:

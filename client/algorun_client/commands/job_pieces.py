@@ -41,6 +41,11 @@ class JobPiece:
     fetch: Callable[[], int]
     uri: str = ""  # where it lies in S3
 
+    @property
+    def is_whole(self) -> bool:
+        """True if it replaces what lies in its place; objects below a prefix come beside other files."""
+        return not self.uri.endswith("/")
+
 
 def job_facts(state: JobState, connection: Site, prices: Mapping[str, float]) -> dict[str, object]:
     """What `job.json` holds. Times are seconds since 1970. `prices`: of one host for one hour, by instance type."""

@@ -16,6 +16,15 @@ def write_job_facts(facts: Mapping[str, object], folder: Path) -> None:
     write_json(facts, folder / FILE)
 
 
+def job_before(folder: Path) -> str:
+    """The name of the job whose `job.json` lies in the folder; "" if none does, or it is damaged."""
+    try:
+        found = json.loads((folder / FILE).read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return ""
+    return str(found.get("job") or "") if isinstance(found, dict) else ""
+
+
 def write_json(value: Mapping[str, object], path: Path, *, is_large: bool = False) -> None:
     """Writes a JSON file aside, and renames it. `is_large`: without spaces and lines for people."""
     text = json.dumps(value, separators=(",", ":")) if is_large else json.dumps(value, indent=1)

@@ -14,10 +14,10 @@ GENERATOR = "algorun report"  # at the beginning of a page, and of a trace
 BEGIN = 256  # bytes of a file in which its generator stands
 
 
-def mark(folder: Path, names: Iterable[str]) -> None:
-    """Notes that these entries of the folder come from algorun. Raises OSError."""
+def mark(folder: Path, names: Iterable[str], *, absent: Iterable[str] = ()) -> None:
+    """Notes that these entries of the folder come from algorun, and those of `absent` no more. Raises OSError."""
     noted = written(folder)
-    known = noted.union(names)
+    known = noted.union(names).difference(absent)
     if known == noted:
         return
     with aside(folder / MARKER) as made:
