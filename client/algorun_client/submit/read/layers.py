@@ -78,7 +78,11 @@ def of_table(where: str, table: Mapping[str, object], allowed: Sequence[str], fo
         if key not in TABLES:
             single[key] = Given(place, raw, folder)
         elif isinstance(raw, Mapping):
-            tables[key] = {name: Given(f"{place}.{name}", value, folder) for name, value in raw.items()}
+            typed = key == "hyperparameters"  # a flag's value is text whatever it means
+            tables[key] = {
+                name: Given(f"{place}.{name}", values.hyperparameter(name, value) if typed else value, folder)
+                for name, value in raw.items()
+            }
         elif key == "env" and isinstance(raw, list):
             tables[key] = named_values(key, place, values.words(place, raw), folder)
         else:

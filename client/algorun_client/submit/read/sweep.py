@@ -24,6 +24,7 @@ MOST_POINTS = 500
 MOST_PARALLEL = 500
 HASH = 8  # hexadecimal digits: of 500 long names no two are alike, but once in 30,000 sweeps
 MARK = re.compile(r"\{sweep:([^{}]*)\}")
+NO_TEXTS = ("true", "false", "NaN", "Infinity", "-Infinity")  # what JSON writes for booleans and numbers without digits
 GOAL_FORM = "max:METRIC or min:METRIC"
 # Words of a metric's name that tell which way is better.
 LOWER = frozenset({"loss", "error", "err", "perplexity", "ppl", "mae", "mse", "rmse", "wer", "fid"})
@@ -138,9 +139,10 @@ def _with(spec: TaskSpec, where: str, name: str, value: str) -> TaskSpec:
     mark = f"{{sweep:{name}}}"
     marked = spec.with_texts(lambda text: text.replace(mark, value))
     if marked != spec:
-        return marked
+        wholes = {key: _typed(key, value) for key, text in spec.hyperparameters.items() if text == mark}
+        return replace(marked, hyperparameters={**marked.hyperparameters, **wholes})
     if name in spec.hyperparameters:
-        return replace(spec, hyperparameters={**spec.hyperparameters, name: value})
+        return replace(spec, hyperparameters={**spec.hyperparameters, name: _typed(name, value)})
     args = _with_option(spec.program.args, name, value)
     if args is not None:
         return replace(spec, program=replace(spec.program, args=args))
@@ -150,6 +152,11 @@ def _with(spec: TaskSpec, where: str, name: str, value: str) -> TaskSpec:
         allowed=f"an option --{name} of the program with a value, a hyperparameter, or a word with {mark}",
         fix=f'add "--{name}", "{value}" to run',
     )
+
+
+def _typed(name: str, value: str) -> str:
+    """A parameter's value as a hyperparameter: a text such as 1.10 stays one."""
+    return value if value in NO_TEXTS else str(values.hyperparameter(name, value))
 
 
 def _with_option(args: Sequence[str], name: str, value: str) -> tuple[str, ...] | None:
@@ -215,8 +222,6 @@ def checked_value(where: str, raw: object) -> str:
     """A parameter's value as text. Raises UserError."""
     if isinstance(raw, bool | int | float | str):
         text = values.plain(where, raw)
-        if "\0" in text:
-            raise UserError(where, "a value has a zero byte, which a command line cannot carry", fix="remove \\u0000")
         if TASK_VALUE in text:
             raise UserError(where, f"{text!r} is a value of another task", fix="write it in run, outside of the sweep")
         return text

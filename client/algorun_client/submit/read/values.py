@@ -6,9 +6,11 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
+from datetime import date, time
 from difflib import get_close_matches
 
 from algorun.common.errors import UserError
+from algorun.job.hyperparameters import argument, decode, is_platform_key
 from algorun.job.setting_values import HIGHEST_PRICE
 from algorun.job.values import count as whole
 
@@ -118,8 +120,26 @@ def names(where: str, raw: object) -> tuple[str, ...]:
 
 
 def plain(where: str, raw: object) -> str:
-    """A value as text: texts as they are, anything else as JSON writes it."""
-    return raw if isinstance(raw, str) else json.dumps(raw)
+    """A value as text: texts as they are, anything else as JSON writes it. Raises UserError for a zero byte and for TOML's dates."""
+    try:
+        found = raw if isinstance(raw, str) else json.dumps(raw)
+    except TypeError:
+        dated = f"{raw} is a date or a time" if isinstance(raw, date | time) else f"{raw!r} holds a date or a time"
+        allowed = "a text, a number, true or false, or a list or table of them"
+        raise UserError(where, dated, allowed=allowed, fix='write it in quotes, such as "2026-05-27"') from None
+    if "\0" in found:
+        raise UserError(where, "a value has a zero byte, which a command line cannot carry", fix="remove \\u0000")
+    return found
+
+
+def hyperparameter(name: str, raw: object) -> object:
+    """A hyperparameter of a job file. A text is in JSON's quotes, as SDKs send it, where the program would get another word:
+    SageMaker's containers decode 1.10 to 1.1, and 12e4567 to inf. JSON's own texts, lists and tables stay."""
+    if not isinstance(raw, str) or is_platform_key(name):
+        return raw
+    decoded = decode(raw)
+    is_other = not isinstance(decoded, str | list | dict) and argument(decoded) != raw
+    return json.dumps(raw) if is_other else raw
 
 
 def one_of(where: str, raw: object, allowed: Sequence[str]) -> str:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import json
 
 import pytest
-from hypothesis import given
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from algorun.common.errors import UserError
@@ -233,6 +234,21 @@ WRONG_FILES = [
         "algorun.toml [task.a] in.t mode: 'pipe' is not a mode",
     ),
     ("[task.a]\nrun = ['a.py', \"\\u0000\"]", "algorun.toml [task.a] run: a text has a zero byte"),
+    (
+        "[task.a]\nrun = ['a.py']\nhyperparameters.since = 1979-05-27",
+        "algorun.toml [task.a] hyperparameters.since: 1979-05-27 is a date or a time; .*; fix: write it in quotes",
+    ),
+    ("[task.a]\nrun = ['a.py']\nenv.AT = 07:32:00", "algorun.toml [task.a] env.AT: 07:32:00 is a date or a time"),
+    (
+        "[task.a]\nrun = ['a.py']\ntags.day = 1979-05-27T07:32:00Z",
+        "tags.day: 1979-05-27 07:32:00.* is a date or a time",
+    ),
+    (
+        "[task.a]\nrun = ['a.py']\nhyperparameters.a = [{ b = 1979-05-27 }]",
+        "hyperparameters.a: .* holds a date or a time",
+    ),
+    ("[task.a]\nrun = ['a.py']\nhyperparameters.a = \"\\u0000\"", "hyperparameters.a: a value has a zero byte"),
+    ("[task.a]\nrun = ['a.py']\nenv.A = \"a\\u0000\"", "env.A: a value has a zero byte, .*; fix: remove"),
     ("[task.a]\nrun = ['a.py']\nmetrics = 'x'", "algorun.toml [task.a] metrics: 'x' is not a table"),
     (
         "[task.a]\nrun = ['a.py']\n[task.b]\nrun = ['b.py']",
@@ -286,3 +302,46 @@ def test_any_bytes_are_a_job_file_or_one_error(content):
 @examples(200)
 def test_words_after_the_program_stay_as_they_are(words):
     assert spec("a.py", *words).program.args == tuple(words)
+
+
+@given(
+    st.one_of(
+        st.text(),
+        st.floats().map(repr),
+        st.from_regex(r"-?[0-9]{1,4}[.e]?[0-9]{1,4}", fullmatch=True),
+        st.booleans().map(json.dumps),
+    )
+)
+@examples(200)
+@example("1.10")  # a version
+@example("12e4567")  # a commit: the program got inf
+@example("null")  # the program got an empty word
+def test_a_text_of_the_job_file_reaches_the_program_as_it_is(text):
+    """As a text that the SDK sends, read by AWS's own reader. JSON's texts, lists and tables are decoded by intention."""
+    mapping = pytest.importorskip("sagemaker_training.mapping")
+    with contextlib.suppress(ValueError):
+        assume(not isinstance(json.loads(text), str | list | dict))
+    assume("\0" not in text and "\x7f" not in text)
+    made = spec(
+        toml=f"[task.a]\nrun = ['a.py']\nhyperparameters.value = {json.dumps(text, ensure_ascii=False)}"
+    ).hyperparameters
+    try:
+        decoded = json.loads(made["value"])
+    except ValueError:
+        decoded = made["value"]
+    assert mapping.to_cmd_args({"value": decoded}) == ["--value", text]
+
+
+def test_numbers_of_the_job_file_and_of_flags_stay_numbers():
+    toml = "[task.a]\nrun = ['a.py']\nhyperparameters = { lr = 1e-3, n = 1_000, amp = true, sagemaker_mpi_enabled = 'true', mp_parameters = '{}' }"
+    assert spec(toml=toml).hyperparameters == {
+        "lr": "0.001",
+        "n": "1000",
+        "amp": "true",
+        "sagemaker_mpi_enabled": "true",
+        "mp_parameters": "{}",
+    }
+    assert spec("a.py", hyperparameters=["lr=1e-3", 'version="1.10"']).hyperparameters == {
+        "lr": "1e-3",
+        "version": '"1.10"',
+    }

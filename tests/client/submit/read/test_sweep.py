@@ -77,6 +77,15 @@ def test_a_parameter_is_a_marked_word_a_hyperparameter_or_an_option():
     assert made.hyperparameters == {"seed": "7"}
 
 
+@pytest.mark.parametrize("value", ["1", "{sweep:version}"])
+def test_a_text_of_a_sweep_stays_a_text_in_a_hyperparameter(value):
+    """Python 3.10 is not 3.1. Numbers and booleans stay what they are."""
+    task = spec(toml=f'[task.t]\nrun = ["a.py"]\nhyperparameters = {{ version = "{value}" }}', task="t")
+    asked = sweep.parse("w", {"grid": {"version": ["3.10", "3.9", 1e-3, True, "null"]}})
+    made = [sweep.point_spec(task, asked, point).hyperparameters["version"] for point in asked.points]
+    assert made == ['"3.10"', "3.9", "0.001", "true", '"null"']
+
+
 @pytest.mark.parametrize(
     ("text", "error"),
     [
