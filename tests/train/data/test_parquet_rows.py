@@ -86,7 +86,8 @@ def test_what_a_column_messages_may_be(tmp_path, column, expected):
 
 def test_each_tool_has_its_own_keys_alone(tmp_path):
     """A column has one type: null in each struct, or JSON, where the tools differ."""
-    tools = [{"name": name, "parameters": {"properties": {name: {"type": "string"}}}} for name in ("f", "g")]
+    names = ("city", "content")  # a message may have a content of null, an argument of this name may not
+    tools = [{"name": name, "parameters": {"properties": {name: {"type": "string"}}}} for name in names]
     for column in (
         pa.array([tools]),
         pa.array([json.dumps(tools)]),
@@ -95,6 +96,13 @@ def test_each_tool_has_its_own_keys_alone(tmp_path):
         pq.write_table(pa.table({"messages": [CHAT], "tools": column}), tmp_path / "a.parquet")
         (chat,) = documents(tmp_path / "a.parquet")
         assert list(chat.tools) == tools
+
+
+def test_each_call_of_a_tool_has_its_own_arguments_alone(tmp_path):
+    calls = [{"function": {"name": "f", "arguments": {name: "x"}}} for name in ("city", "content")]
+    chat = [USER, {"role": "assistant", "content": None, "tool_calls": calls}]
+    pq.write_table(pa.table({"messages": pa.array([chat])}), tmp_path / "a.parquet")
+    check(tmp_path / "a.parquet", [chat])
 
 
 @pytest.mark.parametrize(

@@ -49,7 +49,9 @@ def read_parquet(path: Path) -> Iterator[Document | BadDocument]:
             if fault := _no_columns(names):
                 yield BadDocument(f"{name} has {fault}")
                 return
-            columns = {key: _converter(file.schema_arrow.field(key).type) for key in KEYS if key in names}
+            columns = {
+                key: _converter(file.schema_arrow.field(key).type, key == "messages") for key in KEYS if key in names
+            }
             end = 0
             for group, size in enumerate(sizes):
                 begin, end = end, end + size
@@ -118,28 +120,28 @@ def _document(
         return BadDocument(f"{where} is damaged: {error}; allowed: JSON in columns of this type; fix: repair the row")
 
 
-def _converter(kind: Any) -> Convert:
+def _converter(kind: Any, messages: bool = False) -> Convert:
     """What makes of a column's values what JSON would have. A struct has all fields of its column, null where a row has none of
-    that name: these are left out, but not content, which exports of chats write as null. Binary is text whose type the writer
-    did not name. Values of the type arrow.json, which datasets uses for objects that differ, are JSON in strings."""
+    that name: these are left out, but not the content of `messages`, which exports of chats write as null. Binary is text whose
+    type the writer did not name. Values of the type arrow.json, which datasets uses for objects that differ, are JSON in strings."""
     from pyarrow import BaseExtensionType, types
 
     if isinstance(kind, BaseExtensionType):
-        return parsed if kind.extension_name == "arrow.json" else _converter(kind.storage_type)
+        return parsed if kind.extension_name == "arrow.json" else _converter(kind.storage_type, messages)
     if types.is_dictionary(kind):
-        return _converter(kind.value_type)
+        return _converter(kind.value_type, messages)
     if types.is_struct(kind):
         fields = {field.name: _converter(field.type) for field in kind}
         return lambda struct: {
             name: _converted(value, fields[name])
             for name, value in struct.items()
-            if value is not None or name == "content"
+            if value is not None or (messages and name == "content")
         }
     if types.is_map(kind):
         item = _converter(kind.item_type)
         return lambda pairs: {key: _converted(value, item) for key, value in pairs}
     if types.is_nested(kind):  # a list of one of the kinds that Arrow has
-        element = _converter(kind.value_type)
+        element = _converter(kind.value_type, messages)
         return lambda values: [_converted(value, element) for value in values]
     return lambda value: value.decode("utf-8") if isinstance(value, bytes) else value
 

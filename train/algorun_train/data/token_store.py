@@ -29,7 +29,7 @@ from .left_out import LeftOut
 from .token_encoding import Encoder, Tokens
 from .token_files import checksum, documents, listed
 
-FORMAT = "4"  # change it when the same files give other tokens
+FORMAT = "5"  # change it when the same files give other tokens
 EVERY_S = 1.0  # how often ranks tell each other how far they are
 SAY_S = 10.0  # seconds between progress lines
 NO_PROGRESS_S = 600.0  # without progress on any host for so long, the job ends
