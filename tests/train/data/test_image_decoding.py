@@ -70,6 +70,37 @@ def test_transparent_colours_become_white(tmp_path, mode, transparent):
     assert decode(saved(tmp_path / "a.png", image, transparency=transparent), 0, 8).min() == 255
 
 
+def png(rows: list[bytes], bits: int, colour: int, *more: tuple[bytes, bytes]) -> bytes:
+    """A PNG of 4 columns. `colour`: 0 grey, 2 RGB; `more`: chunks in front of the pixels."""
+    head = struct.pack(">IIBBBBB", 4, len(rows), bits, colour, 0, 0, 0)
+    pixels = zlib.compress(b"".join(b"\0" + row for row in rows))
+    chunks = [(b"IHDR", head), *more, (b"IDAT", pixels), (b"IEND", b"")]
+    data = b"".join(struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in chunks)
+    return b"\x89PNG\r\n\x1a\n" + data
+
+
+@pytest.mark.parametrize("bits", [1, 2, 4, 8, 16])
+def test_a_transparent_grey_has_the_bits_of_the_pixels(tmp_path, bits):
+    """Programs that make PNG files smaller write grey images with few bits. All levels but the transparent one stay."""
+    most = 2**bits - 1
+    for clear in {0, most // 3, most}:
+        levels = (0, most // 3, most // 3 * 2, most)
+        row = int("".join(f"{level:0{bits}b}" for level in levels).ljust(8, "0"), 2)
+        data = png([row.to_bytes(max(bits // 2, 1), "big")] * 4, bits, 0, (b"tRNS", struct.pack(">H", clear)))
+        (tmp_path / "a.png").write_bytes(data)
+        expected = [255 if level == clear else level * 255 // most for level in levels]
+        assert decode(listed(tmp_path / "a.png"), 0, 4)[0, :, 0].tolist() == expected
+
+
+@pytest.mark.parametrize("bits", [8, 16])
+def test_a_transparent_colour_has_the_bits_of_the_pixels(tmp_path, bits):
+    clear, other = ([each << (bits - 8) for each in colour] for colour in ((10, 20, 30), (200, 100, 50)))
+    form = ">3B" if bits == 8 else ">3H"
+    row = struct.pack(form, *clear) + struct.pack(form, *other) * 3
+    (tmp_path / "a.png").write_bytes(png([row] * 4, bits, 2, (b"tRNS", struct.pack(">3H", *clear))))
+    assert decode(listed(tmp_path / "a.png"), 0, 4)[0, :2].tolist() == [[255, 255, 255], [200, 100, 50]]
+
+
 def test_an_adobe_cmyk_jpeg_is_not_inverted(tmp_path):
     """Adobe writes CMYK inverted, with a marker APP14 that says so; Pillow writes the same."""
     listing = saved(tmp_path / "a.jpg", Image.new("CMYK", (16, 16), (0, 255, 255, 0)), quality=95)
@@ -89,14 +120,25 @@ def test_16_bit_grey_keeps_its_brightness(tmp_path):
     assert decode(transparent, 0, 16)[0, 0].tolist() == [255] * 3
 
 
-def tiff(data: bytes, bits: int, order: str = "<", sample: int = 1, side: int = 16) -> bytes:
-    """A grey TIFF of one strip. `sample`: 1 unsigned, 2 signed, 3 float."""
+def test_a_tiff_whose_white_is_zero_is_inverted_with_any_number_of_bits(tmp_path):
+    """As scanners and exports of X-rays write it (DICOM's MONOCHROME1)."""
+    levels = np.linspace(0, 65535, 256).astype("<u2").reshape(16, 16)
+    pixels = {}
+    for bits, data in ((8, (levels >> 8).astype(np.uint8)), (16, levels)):
+        (tmp_path / "a.tif").write_bytes(tiff(data.tobytes(), bits, white=0))
+        pixels[bits] = decode(listed(tmp_path / "a.tif"), 0, 16)
+    assert np.array_equal(pixels[16], pixels[8])
+    assert np.array_equal(pixels[16][..., 0], 255 - (levels >> 8))
+
+
+def tiff(data: bytes, bits: int, order: str = "<", sample: int = 1, side: int = 16, white: int = 1) -> bytes:
+    """A grey TIFF of one strip. `sample`: 1 unsigned, 2 signed, 3 float; `white`: 0 if white is 0."""
     tags = [
         (256, side),
         (257, side),
         (258, bits),
         (259, 1),
-        (262, 1),
+        (262, white),
         (273, 8 + 2 + 9 * 12 + 4),
         (277, 1),
         (279, len(data)),
@@ -134,10 +176,7 @@ def test_values_of_12_bits_are_grey_where_the_file_says_so_and_refused_where_it_
 
 def test_12_bits_in_a_colour_png_are_refused(tmp_path):
     pixels = np.full((4, 4, 3), 4000, ">u2")
-    rows = b"".join(b"\0" + row.tobytes() for row in pixels)
-    chunks = [(b"IHDR", struct.pack(">IIBBBBB", 4, 4, 16, 2, 0, 0, 0)), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
-    data = b"".join(struct.pack(">I", len(d)) + n + d + struct.pack(">I", zlib.crc32(n + d)) for n, d in chunks)
-    (tmp_path / "a.png").write_bytes(b"\x89PNG\r\n\x1a\n" + data)
+    (tmp_path / "a.png").write_bytes(png([row.tobytes() for row in pixels], 16, 2))
     with pytest.raises(CorruptImageError, match="uses the lowest 12 alone"):
         decode(listed(tmp_path / "a.png"), 0, 4)
 

@@ -13,7 +13,9 @@ NO_RANGE = {
     "LAB": "has LAB colours, which Pillow cannot convert",
 }
 WHITE = (255, 255, 255, 255)
-BITS_PER_SAMPLE = 258  # a tag of TIFF
+BITS_PER_SAMPLE, PHOTOMETRIC = 258, 262  # tags of TIFF
+WHITE_IS_ZERO = 0  # a value of the second; Pillow follows it up to 8 bits
+PNG_BITS = 24  # which byte of a PNG says how many bits a sample has
 DIM_BITS = 12  # what medical devices and cameras put into files of 16 bits
 
 
@@ -47,15 +49,26 @@ def to_rgb(image: Image.Image, deep: bool, head: Callable[[], bytes]) -> Image.I
         brightest = max(int(np.asarray(band).max()) for band in bands)
         if 0 < brightest < 2 ** (DIM_BITS - 8):
             raise _dim()
+    if image.format == "PNG" and image.mode in ("L", "RGB") and "transparency" in image.info:
+        image.info["transparency"] = _in_8_bits(image.info["transparency"], head()[PNG_BITS])
     if "A" in image.getbands() or image.info.get("transparency") is not None:
         rgba = image.convert("RGBA")
         return Image.alpha_composite(Image.new("RGBA", rgba.size, WHITE), rgba).convert("RGB")
     return image if image.mode == "RGB" else image.convert("RGB")
 
 
+def _in_8_bits(colour: int | tuple[int, ...], bits: int) -> int | tuple[int, ...]:
+    """The transparent colour of a PNG as the pixels are: Pillow scales these alone to 8 bits."""
+    if isinstance(colour, tuple):
+        return tuple(each >> (bits - 8) for each in colour)
+    return colour * 255 // ((1 << bits) - 1)
+
+
 def _from_16_bits(image: Image.Image, head: Callable[[], bytes]) -> Image.Image:
     levels = np.asarray(image)
     grey = (levels >> (_depth(image, levels, head) - 8)).astype(np.uint8)
+    if image.format == "TIFF" and getattr(image, "tag_v2", {}).get(PHOTOMETRIC) == WHITE_IS_ZERO:
+        grey = WHITE[0] - grey
     transparent = image.info.get("transparency")
     if isinstance(transparent, int):
         grey[levels == transparent] = WHITE[0]
