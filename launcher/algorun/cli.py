@@ -250,9 +250,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115  a job ends as it ends, whoever reads its lines
         return code
     except UserError as error:
-        from .common.plain_text import plain  # only an error needs it
+        from .common.plain_text import plain  # only an error needs these
+        from .common.secret_values import hidden
 
-        print(f"algorun: error: {plain(str(error))}", file=sys.stderr)
+        print(f"algorun: error: {plain(hidden(str(error)))}", file=sys.stderr)
         return error.code
     except RuntimeError as error:
         if not is_limit(error):

@@ -31,9 +31,16 @@ HOOK = r"https://hooks\.slack\.com/services/[A-Za-z0-9/_-]{20,100}"
 TOKENS = rf"{KEY_ID}|(?<![A-Za-z0-9_-])(?:{HUGGING_FACE}|{GITHUB}|{ANTHROPIC}|{OPENAI}|{OTHERS}|{WEB_TOKEN}|{HOOK})(?![A-Za-z0-9])"
 KEY_BEGIN, KEY_END = r"-----BEGIN (?:[A-Z]+ ){0,4}PRIVATE KEY-----", "-----END"
 IN_URL = r"\b([A-Za-z][A-Za-z0-9+.-]{1,20}://[^\s:/?#@\"']{0,100}:)[^\s/\"']{1,200}(?=@)"
+# A token in the place of the user: pip hides it too.
+USER_IN_URL = r"\b(https?://)[^\s:/?#@\"'*]{1,200}:?(?=@)"
 # `?sig=x`, `;AccountKey=x;`, `password=x`, `--password x`, `Authorization: Bearer x`.
 PAIR = r"(?<![\w-])((?:--?)?([A-Za-z][\w.-]{1,60}))(=)([^\s&;,\"'<>(){}\[\]]{1,4000})"
 OPTION = r"(?<![\w-])(--([A-Za-z][\w-]{1,60}))( +)((?!--)[^\s,;:\"'<>(){}\[\]]{1,4000})"
+# `"password": "x"` as JSON and Python write it, also within a text of JSON, and `'--password', 'x'` in a list of words.
+QUOTED_NAME = r"(\\{0,7}[\"'])(?:([A-Za-z][\w.-]{0,60})\1 {0,4}: {0,4}|(--[A-Za-z][\w-]{0,60})\1, {0,4})"
+# It ends with the quotation mark that has as many backslashes before it; where the text is cut, with the line.
+QUOTED_VALUE = r"(?:[bru]?(\\{0,7}[\"']))(?:(?!(?<!\\)\1)[^\n])+"
+OTHER_VALUE = r"(?!(?i:true|false|none|null)\b)[^\s,;\"'<>(){}\[\]\\]{1,4000}|\[[^\]\n]{1,4000}\]?|\{[^}\n]{1,4000}\}?"
 BEARER = r"(?i)\b((?:bearer|basic) )[A-Za-z0-9._~+/-]{16,4000}=*"
 SIGNATURES = frozenset(("sig", "signature", "x-amz-signature", "x-goog-signature", "accountkey", "sharedaccesskey"))
 
@@ -43,7 +50,9 @@ def hidden(text: str) -> str:
     if len(text) < 4:
         return text
     text = _without_keys(text) if "PRIVATE KEY-----" in text else text
-    text = re.sub(IN_URL, rf"\1{HIDDEN}", text) if "://" in text else text
+    if "://" in text:
+        text = re.sub(USER_IN_URL, rf"\1{HIDDEN}", re.sub(IN_URL, rf"\1{HIDDEN}", text))
+    text = _without_quoted(text) if '"' in text or "'" in text else text
     text = re.sub(TOKENS, HIDDEN, text)
     text = re.sub(BEARER, rf"\1{HIDDEN}", text)
     text = re.sub(PAIR, _named, text) if "=" in text else text
@@ -58,6 +67,20 @@ def _without_keys(text: str) -> str:
             parts += [text[at : found.end()], HIDDEN]
             end = text.find(KEY_END, found.end())
             at = len(text) if end < 0 else end
+    return "".join([*parts, text[at:]])
+
+
+def _without_quoted(text: str) -> str:
+    """The text without the values of secrets whose names are quoted."""
+    parts, at = [], 0
+    for name in re.finditer(QUOTED_NAME, text):
+        if name.start() < at or not is_secret(name[2] or name[3]):
+            continue
+        found = re.compile(rf"{QUOTED_VALUE}|{OTHER_VALUE}").match(text, name.end())
+        if found:
+            begin = found.end(1) if found[1] else found.start()
+            parts += [text[at:begin], HIDDEN]
+            at = found.end()
     return "".join([*parts, text[at:]])
 
 

@@ -11,6 +11,7 @@ import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
+from algorun.common.codec import TooDeepError, loads
 from algorun.common.fast_dataclasses import replace
 from algorun.common.secret_names import HIDDEN, is_secret, secrets_of
 from algorun.common.secret_values import hidden
@@ -45,10 +46,12 @@ def text(found: str, config: JobConfig) -> str:
 
 def _secrets(config: JobConfig) -> list[tuple[str, str]]:
     """Name and value of each secret, the longest value first."""
+    words = (*config.entry.args, *config.request.args)
     named = [
         *_of_mapping(config.environ),
         *_of_mapping(config.hyperparameters.decoded),
-        *((name, value) for _, name, value in secrets_of((*config.entry.args, *config.request.args))),
+        *((name, value) for _, name, value in secrets_of(words)),
+        *(pair for word in words for pair in _of_value("", "", word)),
     ]
     found = {(name, form) for name, value in named for form in _forms(value)}
     return sorted(found, key=lambda pair: (-len(pair[1]), pair))
@@ -69,6 +72,22 @@ def _of_value(name: str, key: str, value: object) -> Iterator[tuple[str, str]]:
             yield from _of_value(name, key, item)
     elif name and value is not None:
         yield key, str(value)
+    elif isinstance(value, str) and value[:1] in ("[", "{"):
+        yield from _of_value("", key, _inside(value))
+
+
+def _inside(text: str) -> object:
+    """The list or object that a text holds, as JSON or Python writes it: SDKs send both. None where it holds none."""
+    try:
+        return loads(text)
+    except TooDeepError:
+        return None
+    except ValueError:
+        import ast  # 6 ms, which only such a text needs
+    try:
+        return ast.literal_eval(text)
+    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
+        return None
 
 
 def _forms(value: str) -> set[str]:

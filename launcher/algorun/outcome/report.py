@@ -162,9 +162,12 @@ def write_stack(paths: Paths, stack: Stack) -> None:
 
 
 def write_error(paths: Paths, error: UserError, host: str = "this host") -> None:
-    """Writes output/failure for an error that ends this host before it meets the others."""
+    """Writes output/failure for an error that ends this host before it meets the others. No configuration is known that could
+    name the job's secrets: their form tells them."""
+    from algorun.common.secret_values import hidden  # most jobs have no such error
+
     clear(paths)
-    write(paths, Verdict("failed", error.code, Failure("configuration", host, error.code, str(error))))
+    write(paths, Verdict("failed", error.code, Failure("configuration", host, error.code, hidden(str(error)))))
 
 
 def full_text(failure: Failure) -> str:

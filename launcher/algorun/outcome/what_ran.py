@@ -9,6 +9,7 @@ from collections import Counter
 
 from algorun.common import __version__
 from algorun.common.secret_names import HIDDEN, without_secrets
+from algorun.common.secret_values import hidden
 from algorun.job import settings
 from algorun.job.config import JobConfig
 from algorun.machine import probe
@@ -29,6 +30,9 @@ def what_ran(config: JobConfig, machine: Machine, python: str) -> dict[str, obje
     own = f"{prefix}/lib/python{major}.{minor}/site-packages"  # sysconfig says the same, but its import takes long
     code = f"{config.code}/"
     words = [word.removeprefix(code) for word in without_secrets(config.entry.argv("python"))]
+    words = [
+        hidden(word) if "'" in word else word for word in words
+    ]  # a shell writes these quotation marks in another way
     gpus = Counter(machine.nvidia.models) if machine.gpus.value else {}
     return {
         "command": redaction.text(shlex.join(words).replace(shlex.quote(HIDDEN), HIDDEN), config)[:LONGEST_COMMAND],

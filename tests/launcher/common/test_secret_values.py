@@ -6,6 +6,8 @@ import json
 import time
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from algorun.common.secret_values import hidden, hidden_json
 
@@ -52,6 +54,13 @@ def test_a_token_is_a_secret_wherever_it_stands(token):
         ("GET /?X-Amz-Signature=abc&n=1", "GET /?X-Amz-Signature=***&n=1"),
         ("exec train.py --api-key abc --lr 1", "exec train.py --api-key *** --lr 1"),
         ("export DB_PASS=abc; python train.py", "export DB_PASS=***; python train.py"),
+        ("https://x0y1z2@github.com/me/x.git", "https://***@github.com/me/x.git"),
+        ("--extra-index-url https://x0y1z2:@pypi.local/simple", "--extra-index-url https://***@pypi.local/simple"),
+        ("bad config {'user': 'me', 'password': \"it's\", 'lr': 1}", "bad config {'user': 'me', 'password': \"***\", 'lr': 1}"),
+        ('{"pin_token": 1234, "secrets": ["a", "b"], "n": 1}', '{"pin_token": ***, "secrets": ***, "n": 1}'),
+        ("{'password': b'abc', 'creds': {'a': 'b'}}", "{'password': b'***', 'creds': ***}"),
+        ('cut off: {"password": "abc', 'cut off: {"password": "***'),
+        ("Command '['psql', '--password', 'abc', '-v']' returned", "Command '['psql', '--password', '***', '-v']' returned"),
         ("Authorization: Bearer abcdefghijklmnop1234", "Authorization: Bearer ***"),
         (
             "-----BEGIN RSA PRIVATE KEY-----\nMIIEvQIBADANBg\n-----END RSA PRIVATE KEY-----",
@@ -79,10 +88,29 @@ def test_passwords_in_urls_connection_strings_and_command_lines(text, shown):
         "user@host.example.com:22",
         "2026-11-25T10:00:00Z basic block 12",
         "key=value",
+        "KeyError: 'password'",
+        "{'pad_token': '<pad>', 'max_new_tokens': 5, 'use_auth_token': None, 'token': True, 'password': ''}",
+        "git+ssh://git@github.com/me/x.git",
+        "https://pages.local/@me/x",
     ],
 )
 def test_other_texts_stay(text):
     assert hidden(text) == text
+
+
+@given(st.text(min_size=1), st.integers(0, 2))
+def test_a_secret_in_json_is_hidden_however_often_its_text_is_quoted(secret, times):
+    """As `hidden_json` does it, which reads the text."""
+    texts = []
+    for value in (secret, "***"):
+        text = json.dumps({"a": "b", "db": {"password": value, "port": 1}})
+        for _ in range(times):
+            text = json.dumps(text)
+        texts.append(text)
+    shown = hidden(texts[0])
+    assert shown.startswith(texts[1].partition("***")[0] + "***")
+    if not secret.endswith("\\"):  # else what follows is hidden too
+        assert shown == texts[1]
 
 
 def test_json_is_hidden_by_name_by_form_and_in_command_lines():
@@ -117,6 +145,11 @@ def test_text_without_secrets_keeps_its_json_as_written():
         "eyJ" * 60_000,
         "-----BEGIN PRIVATE KEY-----" * 5000,
         "a:" * 90_000,
+        '"password":' * 20_000,
+        '"password":"' * 20_000,
+        "\\" * 200_000,
+        '"password":"' + "\\" * 200_000,
+        "https://" * 30_000,
     ],
 )
 def test_any_long_text_takes_little_time(text):

@@ -78,6 +78,21 @@ def test_values_of_secret_variables_and_hyperparameters_are_hidden():
     )
 
 
+@pytest.mark.parametrize("write", [json.dumps, str], ids=["json", "python"])
+def test_secrets_in_an_object_that_a_text_holds_are_hidden(write):
+    held = write({"user": "me", "password": "hunter2", "more": [{"api_key": "abcdefgh"}]})
+    text = "db.local refused hunter2 of me with abcdefgh"
+    assert hidden(text, DB_CONF=held) == "db.local refused *** of me with ***"
+    assert hidden(text, "--db", held) == "db.local refused *** of me with ***"
+    assert hidden(text, hyperparameters={"db": held}) == "db.local refused *** of me with ***"
+    assert hidden(text, hyperparameters={"db": json.dumps(held)}) == "db.local refused *** of me with ***"
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 5000, "{[]: 1}", "[" * 150 + "]" * 150, "{'a': f()}"])
+def test_a_text_that_only_begins_as_an_object_is_passed_over(text):
+    assert hidden("db.local refused", "--db", text, DB_CONF=text) == "db.local refused"
+
+
 def test_a_key_of_many_lines_is_hidden_in_any_form():
     for shown in (KEY, repr(KEY), json.dumps(KEY), "bad line MIIEvQIBADANBgkqhkiG9w0BAQ"):
         assert "MIIEvQIBADAN" not in hidden(f"cannot read {shown}", PRIVATE_KEY=KEY)

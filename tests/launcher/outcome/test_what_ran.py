@@ -18,6 +18,8 @@ def test_the_command_line_has_no_secret_and_no_folder_of_the_job():
     config = replace(config, entry=replace(config.entry, args=words))
     found = what_ran(config, machine(), sys.executable)
     assert found["command"] == "python -u train.py --lr 0.1 --api-key *** postgres://me:***@db/x"
+    config = replace(config, entry=replace(config.entry, args=("--db", "{'api_key': 'geheimnis'")))
+    assert "geheimnis" not in str(what_ran(config, machine(), sys.executable)["command"])
     assert found["versions"]["algorun"] == __version__
     assert found["engine"] == "native"
 

@@ -72,6 +72,26 @@ def test_bad_input_is_one_line_code_64_and_the_same_text_in_failure(files, says,
     assert not (tmp_path / "ml" / "output" / "success").exists()
 
 
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("algorun_args", "--token geheimnis 'open"),
+        ("sagemaker_mpi_custom_mpi_options", "-x DB_PASS=geheimnis 'open"),
+        ("sagemaker_mpi_enabled", '{"api_key": "geheimnis"}'),
+    ],
+)
+def test_bad_input_is_told_without_secrets(key, value, tmp_path, nothing_left):
+    given = {"sagemaker_mpi_enabled": "true", "sagemaker_program": "train.py", key: value}
+    environ = prepared(tmp_path / "ml", hyperparameters=json.dumps(given))
+    done = algorun("train", cwd=tmp_path, ALGORUN_TEST=nothing_left, **environ)
+    assert done.code == 64, done.text
+    assert f"hyperparameter {key}" in done.err
+    for file in ("failure", "data/failure-full.txt"):
+        text = (tmp_path / "ml" / "output" / file).read_text()
+        assert "***" in text
+        assert "geheimnis" not in text + done.text
+
+
 def test_an_unknown_hyperparameter_of_a_bundled_entrypoint(tmp_path, nothing_left):
     environ = prepared(tmp_path / "ml", hyperparameters='{"epochz": "3"}')
     done = algorun("train", cwd=tmp_path, ALGORUN_TEST=nothing_left, **environ)
