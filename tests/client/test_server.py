@@ -135,6 +135,7 @@ def test_what_aws_refuses(boto):
     )
 
 
+@pytest.mark.slow
 def test_quota_capacity_and_a_lost_answer(boto, server, nothing_left):
     server.faults(quota=True)
     assert refused(boto.sagemaker.create_training_job, **boto.request("quota"))[0] == "ResourceLimitExceeded"
@@ -159,6 +160,7 @@ def test_throttling_ends_and_an_expired_token_does_not(boto, server):
         server.faults(no_such_fault=1)
 
 
+@pytest.mark.slow
 def test_late_events_over_sixty_streams(boto, server, nothing_left):
     server.faults(streams=30, late_s=600.0)
     boto.sagemaker.create_training_job(**boto.shell("numbered", LINES, nothing_left, hosts=2))
@@ -175,6 +177,7 @@ def test_late_events_over_sixty_streams(boto, server, nothing_left):
     )
 
 
+@pytest.mark.slow
 def test_a_spot_job_is_interrupted(boto, server, nothing_left):
     script = "if [ -e $SAGEMAKER_BASE_DIR/checkpoints/x ]; then exit 0; fi; touch $SAGEMAKER_BASE_DIR/checkpoints/x; sleep 60"
     request = boto.shell("spot", script, nothing_left) | {

@@ -27,6 +27,8 @@ def archive(files: dict[str, str]) -> bytes:
     return out.getvalue()
 
 
+# `make test` has the launcher's part: launcher/whole/test_job_environment.py.
+@pytest.mark.slow
 def test_hosts_share_an_environment_below_the_root_and_scripts_run_its_python(
     local, tmp_path, nothing_left, monkeypatch
 ):

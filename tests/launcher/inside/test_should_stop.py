@@ -99,6 +99,7 @@ def test_another_thread_may_ask_but_does_not_take_the_signal():
     assert (done.stdout, done.returncode) == ("asked\n", -signal.SIGTERM), done.stderr
 
 
+@pytest.mark.slow
 def test_peers_that_come_later_are_found():
     """A script may ask before it joins the others."""
     code = (

@@ -52,6 +52,7 @@ def test_layouts_give_the_same_losses_and_weights(ranks, four, hosts, slots):
         assert not list((run.base / f"host{host}").rglob("*.*"))
 
 
+@pytest.mark.slow(but=["options0"])
 @pytest.mark.parametrize("options", [["--batch-size", "64"], ["--accumulation", "4"]])
 def test_one_rank_with_the_fourfold_batch_equals_four_ranks(alone, four, tmp_path, options):
     text = alone(*once([*PLAIN, *options]))
