@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from .output.progress_lines import ProgressLines
     from .ranks.rank_looks import RankLooks
 
-DRAIN_POLL_S = 0.05  # between two looks at what stopped shells have left
+DRAIN_POLL_S = 0.05  # between two looks at what shells have left
 CLOCK_TICK_S = 0.02  # times of files come from a clock that ticks so often, or more often
 
 
@@ -159,12 +159,13 @@ class Attempt:
         self.look_whether_done()
 
     def look_whether_done(self) -> None:
-        """Tells the hub once all ranks of this host have ended; in a stop, once their sessions are empty too."""
+        """Tells the hub once all ranks of this host have ended, and their last lines are there; in a stop, once their sessions are
+        empty too."""
         if not self.ranks.all_ended:
             return
         if self._member.state in (MemberState.LEAVE, MemberState.BYE):
             self._supervisor.leave()
-        elif self._member.stopping and not self.ranks.quiet:
+        elif not self.ranks.quiet if self._member.stopping else self.ranks.still_printing(self._now):
             self._tools.loop.after(DRAIN_POLL_S, self.look_whether_done)
         elif self._member.awaits_ranks:
             self._measuring.ranks_ended()

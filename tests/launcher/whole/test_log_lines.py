@@ -15,6 +15,8 @@ import pytest
 
 from tests.conftest import clean_environ
 
+from .running import simulate
+
 
 @dataclass(frozen=True)
 class Job:
@@ -93,3 +95,38 @@ def test_a_container_without_a_locale_prints_any_text_at_once(begun):
         lines = [line.removeprefix(prefix) for line in begun.out.splitlines() if line.startswith(prefix)]
         assert lines == ["from C", "from a child", "é 漢 🙂 ━━━━"]
         assert f"{prefix}bytes of a file's name \\udcff\n" in begun.err
+
+
+# Bash does not wait for the filter, which takes its time for each line.
+FILTERED = """#!/bin/bash
+exec > >(while IFS= read -r line; do sleep 0.005; echo "at $SECONDS: $line"; done) 2>&1
+for number in $(seq 100); do echo "line $number"; done
+echo the end
+"""
+
+
+@pytest.mark.parametrize("engine", ["native", "mpirun"])
+def test_what_a_filter_of_a_shell_script_holds_at_the_ranks_end_is_not_lost(engine, tmp_path, nothing_left):
+    """As a pipe shows it, which ends with its last writer."""
+    (tmp_path / "train.sh").write_text(FILTERED)
+    piped = subprocess.run(
+        ["bash", "train.sh"], cwd=tmp_path, stdout=subprocess.PIPE, text=True, timeout=60, check=True
+    )
+    told = [line.partition(": ")[2] for line in piped.stdout.splitlines()]
+    done = simulate(engine, "train.sh", folder=tmp_path, marker=nothing_left, layout="2x1")
+    assert done.code == 0, done.text
+    for rank, host in enumerate(("algo-1", "algo-2")):
+        lines = [line for line in done.text.splitlines() if line.startswith(f"[{rank} {host}] at ")]
+        assert [line.partition(": ")[2] for line in lines] == told
+        log = (done.folder / host / "output" / "data" / "logs" / f"rank-{rank:05d}.log").read_text()
+        assert [line.partition(": ")[2] for line in log.splitlines()] == told
+
+
+@pytest.mark.parametrize("monitor", ["sleep 60", "while sleep 0.6; do echo busy; done"])
+def test_a_program_in_the_background_keeps_no_job_waiting(monitor, tmp_path, nothing_left):
+    (tmp_path / "train.sh").write_text(f"#!/bin/sh\n({monitor}) &\necho the end\n")
+    begin = time.monotonic()
+    done = simulate("native", "train.sh", folder=tmp_path, marker=nothing_left, layout="2x1")
+    assert done.code == 0, done.text
+    assert time.monotonic() - begin < 8
+    assert done.text.count("] the end\n") == 2

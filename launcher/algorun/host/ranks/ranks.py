@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)  # the second: as a shell says it of its child
 AGAIN_S = 0.25  # a program below a wrapper may begin, or end, after the stop
+# After the ranks' end, for the filter of a shell script (`exec > >(tee log)`) that still holds their last lines: time since its
+# last line, and in all. A program that the script has left (`monitor &`) may hold the output for ever.
+FILTER_RESTS_S, FILTERS_S = 0.5, 10.0
 ENGINE_WORD_S = 0.5  # for the engine to say why it has ended a rank
 
 
@@ -71,6 +74,7 @@ class Ranks:
         self._asked = 0  # the signal that asked the ranks to stop: those that start later get it too
         self._orders: dict[int, StopOrder] = {}  # of each rank that was asked, by its pid
         self._tells = False
+        self._ended_at = 0.0  # when the last rank ended
         self.cut_off = 0  # ranks that the stop has ended before they could save
 
     def start(self) -> None:
@@ -148,6 +152,13 @@ class Ranks:
     def quiet(self) -> bool:
         """True once nothing lives in the ranks' sessions. A shell that was told to stop may leave children that save."""
         return not alive_in(rank.pid for rank in self._ranks.values() if rank.pid)
+
+    def still_printing(self, now: float) -> bool:
+        """True while something that the ended ranks have left behind passes on their last lines."""
+        at_work = [rank.log.fed_at for rank in self._ranks.values() if any(pipe.open for pipe in rank.pipes)]
+        if not at_work or now - self._ended_at > FILTERS_S:
+            return False
+        return self._tools.console.full or now - max(self._ended_at, *at_work) < FILTER_RESTS_S
 
     def signal(self, number: int) -> None:
         """Asks every rank to stop; with SIGKILL it kills the ranks and all that they have started, and no rank follows."""
@@ -290,6 +301,7 @@ class Ranks:
         if local_rank in self._ended:
             return
         self._ended.add(local_rank)
+        self._ended_at = self._tools.loop.now()
         order = self._orders.get(rank.pid)
         if order is not None and (returncode == -signal.SIGKILL or (returncode in ENDED and not order.some_handled)):
             self.cut_off += 1
