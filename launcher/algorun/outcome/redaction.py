@@ -84,8 +84,11 @@ def _inside(text: str) -> object:
         return None
     except ValueError:
         import ast  # 6 ms, which only such a text needs
+        import warnings
     try:
-        return ast.literal_eval(text)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of `'\d'`: Python 3.12 prints them
+            return ast.literal_eval(text)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         return None
 

@@ -88,6 +88,11 @@ def test_secrets_in_an_object_that_a_text_holds_are_hidden(write):
     assert hidden(text, hyperparameters={"db": json.dumps(held)}) == "db.local refused *** of me with ***"
 
 
+@pytest.mark.filterwarnings("error")
+def test_an_escape_that_python_warns_of_hides_no_secret():
+    assert hidden("refused hunter2", DB_CONF="{'user': '\\d', 'password': 'hunter2'}") == "refused ***"
+
+
 @pytest.mark.parametrize("text", ["{", "[" * 5000, "{[]: 1}", "[" * 150 + "]" * 150, "{'a': f()}"])
 def test_a_text_that_only_begins_as_an_object_is_passed_over(text):
     assert hidden("db.local refused", "--db", text, DB_CONF=text) == "db.local refused"
