@@ -15,6 +15,7 @@ from algorun_train.ranks.communicator import Communicator
 from .channel_files import list_folder, settle_dangling
 from .first_bytes import not_text
 from .left_out import LeftOut
+from .splits import refuse_splits
 
 ALLOWED = "a folder of text files (UTF-8 or any other bytes without zeros), at any depth"
 LARGEST = 4 * 2**30  # bytes; every rank holds the whole text in memory
@@ -33,7 +34,8 @@ def from_channel(channel: str, root: Path, comm: Communicator) -> Corpus:
     """The contents of all text files below `root`, joined in the order of their names. The log says what
     is left out.
 
-    Raises UserError, the same on all ranks, if the channel has no text, or if the hosts' files differ.
+    Raises UserError, the same on all ranks, if the channel has no text or several splits, or if the hosts' files
+    differ.
     """
     where = f"channel '{channel}' at {root}"
 
@@ -85,6 +87,7 @@ def _listed(where: str, root: Path) -> tuple[list[str], LeftOut]:
     """The names of a channel's files, sorted, and what is left out."""
     found = list_folder(where, root, ("",), ALLOWED)
     settle_dangling(where, found.dangling, found.left_out)
+    refuse_splits(where, found.files)
     size = sum(os.path.getsize(root / name) for name in found.files)
     if not size:
         only = found.left_out.named()

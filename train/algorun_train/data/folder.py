@@ -10,6 +10,7 @@ from .channel_files import Found, list_folder, of_two_classes, settle_dangling
 from .image_decoding import CorruptImageError, check_header, decode
 from .left_out import printable
 from .listing import IMAGES, SUFFIXES, Listing
+from .splits import refuse_splits
 from .tar_index import INDEX
 from .tar_listing import ALLOWED as TARS_ALLOWED
 from .tar_listing import list_tars
@@ -32,7 +33,7 @@ def list_images(channel: str, root: Path) -> Listing:
 
 
 def check_classes(listing: Listing) -> Listing:
-    """The listing. Raises UserError if it has fewer than two classes."""
+    """The listing. Raises UserError if it has fewer than two classes, or the splits of a data set."""
     where = f"channel '{listing.channel}' at {listing.root}"
     if not listing.classes:
         only = listing.left_out.named()
@@ -41,7 +42,9 @@ def check_classes(listing: Listing) -> Listing:
             f"fix: {UNPACK if _has_zip(listing) else 'put images into a folder per class'}"
         )
     _refuse_two_forms(where, listing.classes)
-    _refuse_splits(where, listing)
+    _refuse_splits_as_classes(where, listing)
+    if listing.tars is not None:
+        refuse_splits(where, listing.tars.names)
     if len(listing.classes) == 1 and listing.tars is not None:
         raise UserError(
             f"{where} holds one class, {listing.classes[0]}; allowed: two classes or more, {TARS_ALLOWED}; "
@@ -64,7 +67,7 @@ def _refuse_two_forms(where: str, classes: tuple[str, ...]) -> None:
             )
 
 
-def _refuse_splits(where: str, listing: Listing) -> None:
+def _refuse_splits_as_classes(where: str, listing: Listing) -> None:
     """Raises UserError if the class folders are the splits of a data set, each with the same folders in it."""
     if (
         len(listing.classes) < 2

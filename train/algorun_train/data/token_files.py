@@ -11,6 +11,7 @@ from .channel_files import list_folder, settle_dangling
 from .document import BadDocument, Document
 from .first_bytes import not_text
 from .left_out import LeftOut, printable
+from .splits import refuse_splits
 
 SUFFIXES = (".txt", *json_lines.SUFFIXES, ".parquet")
 ALLOWED = (
@@ -22,7 +23,7 @@ BLOCK = 2**20  # bytes of a .txt that are tokenized at once; it is split behind 
 
 def listed(channel: str, root: Path, skip_bad: bool = False, left_out: LeftOut | None = None) -> list[str]:
     """The names of a channel's files below `root`, sorted. What is left out is added to `left_out`; with `skip_bad` also links
-    that lead nowhere are. Raises UserError if there is no file or a folder cannot be read."""
+    that lead nowhere are. Raises UserError if there is no file, a folder cannot be read or the files are several splits of a data set."""
     where = f"channel '{channel}' at {root}"
     found = list_folder(where, root, SUFFIXES, ALLOWED)
     settle_dangling(where, found.dangling, found.left_out, skip_bad)
@@ -31,6 +32,7 @@ def listed(channel: str, root: Path, skip_bad: bool = False, left_out: LeftOut |
         raise UserError(
             f"{where} holds no text{only and f', only {only}'}; allowed: {ALLOWED}; fix: put text files into it"
         )
+    refuse_splits(where, found.files)
     if left_out is not None:
         left_out.join(found.left_out)
     return found.files

@@ -26,6 +26,7 @@ from algorun_train.ranks.communicator import Communicator
 
 from .document import BadDocument
 from .left_out import LeftOut
+from .splits import refuse_splits
 from .token_encoding import Encoder, Tokens
 from .token_files import checksum, documents, listed
 
@@ -112,6 +113,7 @@ def corpus(
     if line := left_out.line(channel):
         comm.say(line)
     whole = sorted({entry for entries in tables.values() for entry in entries}, key=lambda e: (e.name, e.sha256))
+    refuse_splits(f"channel '{channel}' at {root}", [entry.name for entry in whole])
     target = place / f"{_key(encoder, whole)}.tokens"
     if not all(comm.gather(target.is_file())):
         comm.say(
