@@ -30,9 +30,8 @@ def what_ran(config: JobConfig, machine: Machine, python: str) -> dict[str, obje
     own = f"{prefix}/lib/python{major}.{minor}/site-packages"  # sysconfig says the same, but its import takes long
     code = f"{config.code}/"
     words = [word.removeprefix(code) for word in without_secrets(config.entry.argv("python"))]
-    words = [
-        hidden(word) if "'" in word else word for word in words
-    ]  # a shell writes these quotation marks in another way
+    # Before shlex writes these quotation marks in another way.
+    words = [hidden(word) if "'" in word else word for word in words]
     gpus = Counter(machine.nvidia.models) if machine.gpus.value else {}
     return {
         "command": redaction.text(shlex.join(words).replace(shlex.quote(HIDDEN), HIDDEN), config)[:LONGEST_COMMAND],
