@@ -95,7 +95,7 @@ def test_ddp_on_image_folders_of_mixed_files(hosts: JobMaker, digit_images: Path
     assert (job.folder / "algo-1" / "model" / "model.pt").is_file()
 
 
-# That it needs mpirun is one error of each rank: train/jobs/test_mpi_basics.py.
+# The error without mpirun is in `make test`: train/jobs/test_mpi_basics.py.
 @pytest.mark.slow(but=["mpirun"])
 @pytest.mark.parametrize("engine", ["native", "torchrun", "mpirun"])
 def test_mpi_basics_on_three_hosts(hosts: JobMaker, engine: str) -> None:

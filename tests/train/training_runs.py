@@ -159,8 +159,8 @@ class Ranks:
             log.with_suffix(".go").touch()
 
     def codes(self, limit_s: float = LIMIT_S) -> list[int]:
-        """All exit codes, by rank, after all have ended."""
-        deadline = time.monotonic() + limit_s
+        """All exit codes, by rank, after all have ended. `limit_s` is the time for two ranks, which two cores run at once."""
+        deadline = time.monotonic() + limit_s * max(len(self.processes) / 2, 1)
         for process in self.processes:
             process.join(max(deadline - time.monotonic(), 0))
         assert not any(process.is_alive() for process in self.processes), self.text()

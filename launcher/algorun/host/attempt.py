@@ -165,13 +165,17 @@ class Attempt:
             return
         if self._member.state in (MemberState.LEAVE, MemberState.BYE):
             self._supervisor.leave()
-        elif not self.ranks.quiet if self._member.stopping else self.ranks.still_printing(self._now):
+        elif self._still_works():
             self._tools.loop.after(DRAIN_POLL_S, self.look_whether_done)
         elif self._member.awaits_ranks:
             self._measuring.ranks_ended()
             leads = self._host.host == self._config.resources.hosts[0]
             note = public(report.figures(self._config.paths.summary), self._config) if leads else ""
             self._supervisor.do(self._member.all_ranks_gone(self._now, note, self.ranks.cut_off))
+
+    def _still_works(self) -> bool:
+        """True while something that the ended ranks have started works: in a stop anything, else what passes on their last lines."""
+        return not self.ranks.quiet if self._member.stopping else self.ranks.still_printing(self._now)
 
     def signal(self, number: int) -> None:
         """A signal to all ranks of this host."""

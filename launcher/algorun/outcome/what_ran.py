@@ -30,7 +30,7 @@ def what_ran(config: JobConfig, machine: Machine, python: str) -> dict[str, obje
     own = f"{prefix}/lib/python{major}.{minor}/site-packages"  # sysconfig says the same, but its import takes long
     code = f"{config.code}/"
     words = [word.removeprefix(code) for word in without_secrets(config.entry.argv("python"))]
-    # Before shlex writes these quotation marks in another way.
+    # shlex changes these quotation marks, so secrets between them are hidden first.
     words = [hidden(word) if "'" in word else word for word in words]
     gpus = Counter(machine.nvidia.models) if machine.gpus.value else {}
     return {

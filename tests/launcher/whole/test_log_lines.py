@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.conftest import clean_environ
+from tests.conftest import clean_environ, needs_mpi
 
 from .running import simulate
 
@@ -105,7 +105,7 @@ echo the end
 """
 
 
-@pytest.mark.parametrize("engine", ["native", "mpirun"])
+@pytest.mark.parametrize("engine", ["native", pytest.param("mpirun", marks=needs_mpi)])
 def test_what_a_filter_of_a_shell_script_holds_at_the_ranks_end_is_not_lost(engine, tmp_path, nothing_left):
     """As a pipe shows it, which ends with its last writer."""
     (tmp_path / "train.sh").write_text(FILTERED)

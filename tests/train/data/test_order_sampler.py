@@ -120,7 +120,7 @@ def test_a_state_of_other_data_and_reading_without_counting():
         next(sampler.counted(DataLoader(range(8), batch_sampler=sampler, num_workers=1, in_order=False)))
 
 
-# Its workers are started ten times.
+# It starts its workers ten times.
 @pytest.mark.slow
 def test_the_page_s_example_is_the_package_s_and_trains_on_each_sample():
     example = textwrap.dedent(door.__doc__.split("\n\n", 1)[1].split("\n\nIt works", 1)[0])

@@ -167,27 +167,21 @@ def test_every_rank_computes_in_the_order_of_the_schedule(results, case):
     assert results[case]["stuck"] == []  # the messages of an evaluation, which torch's schedule does not order
 
 
-@pytest.mark.slow(
-    but=[
-        "model=tied gpt schedule=1f1b dp=1 pp=2 microbatches=4 clip=0.1",
-        "model=tied gpt schedule=zbv dp=1 pp=2 *",
-        "model=tied gpt * recompute=True",
-        "model=thrice schedule=zbv dp=1 pp=4 *",
-    ]
-)
+TIED_IN_MAKE_TEST = [
+    "model=tied gpt schedule=1f1b dp=1 pp=2 microbatches=4 clip=0.1",
+    "model=tied gpt schedule=zbv dp=1 pp=2 *",
+    "model=tied gpt * recompute=True",
+    "model=thrice schedule=zbv dp=1 pp=4 *",
+]
+
+
+@pytest.mark.slow(but=TIED_IN_MAKE_TEST)
 @pytest.mark.parametrize("case", [case for case in CASES if case in (*TIED, *BF16)], ids=str)
 def test_copies_of_a_weight_stay_equal_to_the_last_bit(results, case):
     assert results[case]["apart"] == []
 
 
-@pytest.mark.slow(
-    but=[
-        "model=tied gpt schedule=1f1b dp=1 pp=2 microbatches=4 clip=0.1",
-        "model=tied gpt schedule=zbv dp=1 pp=2 *",
-        "model=tied gpt * recompute=True",
-        "model=thrice schedule=zbv dp=1 pp=4 *",
-    ]
-)
+@pytest.mark.slow(but=TIED_IN_MAKE_TEST)
 @pytest.mark.parametrize("case", [case for case in TIED if case in CASES and case.dp == 1], ids=str)
 def test_weights_on_several_ranks_cost_one_collective_a_step(results, case):
     row = results[case]

@@ -1,4 +1,4 @@
-"""Files of several splits of a data set in one channel: to train on all of them would train on what the model is tested with. Pure."""
+"""Refuses a channel that holds several splits of a data set: a model would train on its own test data. Pure."""
 
 import re
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ ABOUT = ("readme", "license", "licence", "notice", "citation")  # files beside t
 
 
 def refuse_splits(where: str, names: Sequence[str]) -> None:
-    """Raises UserError, which begins with `where`, if the names of all files of a channel say of which split they are, and
-    these are several splits. `names` are paths below the channel's folder."""
+    """Raises UserError, which begins with `where`, if each file's name tells its split, and the files are of several splits.
+    `names` are paths below the channel's folder."""
     first: dict[str, str] = {}
     for name in names:
         if name.rpartition("/")[2].lower().startswith(ABOUT):
