@@ -86,7 +86,7 @@ def read_ranks(data: bytes) -> None:
         port = RankPort(loop, lambda raised: None, heard)
         all_ranks = Ranks(
             Tools(loop, NoOwner(), NoConsole(), PROGRAMS, port.folder, scratch() / "ranks", mock.Mock(), mock.Mock()), made, host, RankRules(),
-            lambda local_rank, returncode, tail, printed: None, broken.append,
+            lambda local_rank, returncode, age_s, tail, printed: None, broken.append, 1.0,
         )  # fmt: skip
         try:
             for piece in data.split(PART)[:24]:

@@ -76,7 +76,14 @@ class Attempt:
         self.engine = engine
         self._progress = self._progress_lines()
         self.ranks = Ranks(
-            tools, plan, self._host, engine.rules(plan), self._rank_exited, engine.broken, self._progress
+            tools,
+            plan,
+            self._host,
+            engine.rules(plan),
+            self._rank_exited,
+            engine.broken,
+            config.limits.blame_s,
+            self._progress,
         )
         self._stacks = RankStacks(tools, config.paths, self._host.host, self.ranks, self._board)
         self._began_at = tools.loop.now()
@@ -151,11 +158,12 @@ class Attempt:
         checkpoint = newest_before(paths.checkpoints, time.time() - age_s)
         return replace(value, attempt=self._plan.attempt, checkpoint=checkpoint, name=name)
 
-    def _rank_exited(self, local_rank: int, returncode: int, stderr_tail: str, printed: str) -> None:
-        """A rank has ended; -n for signal n. `printed`: the end of both its streams."""
+    def _rank_exited(self, local_rank: int, returncode: int, age_s: float, stderr_tail: str, printed: str) -> None:
+        """A rank has ended `age_s` ago; -n for signal n. `printed`: the end of both its streams."""
         self._supervisor.drain()  # its exception arrives before its end
         step = self._board.read(local_rank).count
-        self._supervisor.do(self._member.rank_exited(self._now, local_rank, returncode, stderr_tail, step, printed))
+        actions = self._member.rank_exited(self._now, local_rank, returncode, stderr_tail, step, printed, age_s)
+        self._supervisor.do(actions)
         self.look_whether_done()
 
     def look_whether_done(self) -> None:

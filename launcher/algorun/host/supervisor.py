@@ -77,6 +77,7 @@ class Supervisor:
         self._measuring = Measuring(self._tools, config, machine, clock.begin)
         self._readiness = Readiness(self._tools, config, machine, clock)
         self._timer: Timer | None = None
+        self._last_lines: Timer | None = None  # looks again whether a filter has passed on the last lines
         self._channel: ControlChannel | None = None
         self._plan: Plan | None = None  # once the hosts have met
         self._attempt: Attempt | None = None  # while it runs, or is the last one
@@ -201,6 +202,7 @@ class Supervisor:
                 else:
                     self.do(member.looked(HostLook()))
             case Stop(why):
+                self._report_ends()
                 self.do(member.stop(now, why))
             case End(verdict):
                 self.do(member.end(now, verdict))
@@ -234,8 +236,13 @@ class Supervisor:
 
     def _asked_to_stop(self, name: str) -> None:
         self._stop_asked = True
+        self._report_ends()
         why = f"{name} on {self._host}"
         self.do(self._member.stop_asked(self._now, why, interrupt=name == "SIGINT"))
+
+    def _report_ends(self) -> None:
+        if self._attempt is not None:
+            self._attempt.ranks.report_ends()
 
     def _rank_raised(self, told: Raised | NonFiniteValue) -> None:
         if self._attempt is None:
@@ -331,7 +338,8 @@ class Supervisor:
         if self._member.state is not MemberState.RESTART:
             return
         self._tools.owner.reap()
-        if self._ranks_run or self._tools.owner.kill_left():
+        filtered = self._attempt is not None and self._attempt.ranks.filtered(self._now)
+        if self._ranks_run or filtered or self._tools.owner.kill_left():
             self._tools.loop.after(DRAIN_POLL_S, self._look_whether_cleared)
             return
         if self._attempt is not None:
@@ -448,6 +456,12 @@ class Supervisor:
         self._leave(forced=False)
 
     def _leave(self, *, forced: bool) -> None:
+        if self._last_lines is not None:
+            self._last_lines.cancel()
+        leaves = self._member.state is MemberState.LEAVE and not forced
+        if leaves and self._attempt is not None and self._attempt.ranks.filtered(self._now):
+            self._last_lines = self._tools.loop.after(DRAIN_POLL_S, self.leave)
+            return
         engine_runs = self._attempt is not None and self._attempt.engine.busy
         self.do(self._member.leave(ranks=self._ranks_run, engine=engine_runs, forced=forced))
         if self._member.state is MemberState.BYE and (self._channel is None or self._channel.finished):

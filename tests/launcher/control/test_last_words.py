@@ -103,3 +103,11 @@ def test_a_program_without_any_error_is_quoted_with_that_said():
 
 def test_no_escape_of_a_rank_is_quoted():
     assert message("\x1b[31mboom\x1b[0m \x1b]0;owned\x07\x1b[2J\x07\x08x\n", "") == "boom x"
+
+
+def test_a_failure_that_is_told_late_is_as_old_as_its_end():
+    ranks = RankFailures("algo-1")
+    ranks.begin({0: 0})
+    failure = ranks.exited(5.0, 0, 3, "boom", age_s=0.5)
+    assert failure is not None
+    assert failure.age_s == 0.5

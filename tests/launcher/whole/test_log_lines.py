@@ -97,10 +97,10 @@ def test_a_container_without_a_locale_prints_any_text_at_once(begun):
         assert f"{prefix}bytes of a file's name \\udcff\n" in begun.err
 
 
-# Bash does not wait for the filter, which takes its time for each line.
+# Bash does not wait for the filter, which takes 2.5 s: longer than mpirun, once its ranks have ended.
 FILTERED = """#!/bin/bash
-exec > >(while IFS= read -r line; do sleep 0.005; echo "at $SECONDS: $line"; done) 2>&1
-for number in $(seq 100); do echo "line $number"; done
+exec > >(while IFS= read -r line; do sleep 0.04; echo "at $SECONDS: $line"; done) 2>&1
+for number in $(seq 60); do echo "line $number"; done
 echo the end
 """
 
@@ -122,6 +122,37 @@ def test_what_a_filter_of_a_shell_script_holds_at_the_ranks_end_is_not_lost(engi
         assert [line.partition(": ")[2] for line in log.splitlines()] == told
 
 
+# As a wrong option ends a program, with its cause in the filter's hands.
+FAILS = """#!/bin/bash
+exec > >(while IFS= read -r line; do sleep SECONDS_A_LINE; echo "at $SECONDS: $line"; done) 2>&1
+for number in 1 2 3 4 5 6; do echo "line $number"; done
+echo "train.py: error: unrecognized arguments: --lrr 3" >&2
+exit 2
+"""
+
+
+def failed_with_filter(seconds, folder, marker):
+    """The first line of the failure."""
+    (folder / "train.sh").write_text(FAILS.replace("SECONDS_A_LINE", str(seconds)))
+    done = simulate("native", "train.sh", folder=folder, marker=marker, layout="2x1")
+    assert done.code == 2, done.text
+    told = [*(f"line {number}" for number in range(1, 7)), "train.py: error: unrecognized arguments: --lrr 3"]
+    for rank, host in enumerate(("algo-1", "algo-2")):
+        found = [line for line in done.text.splitlines() if line.startswith(f"[{rank} {host}] at ")]
+        assert [line.partition(": ")[2] for line in found] == told
+    return done.failure("algo-1").splitlines()[0]
+
+
+def test_the_cause_that_a_filter_holds_when_its_script_fails_is_told(tmp_path, nothing_left):
+    assert "train.py: error: unrecognized arguments: --lrr 3" in failed_with_filter(0.02, tmp_path, nothing_left)
+
+
+@pytest.mark.slow
+def test_lines_that_a_filter_holds_longer_than_the_verdict_takes_are_not_lost(tmp_path, nothing_left, nothing_beside):
+    """They take 2.1 s. The verdict comes 1.7 s after the end, and the filter would be killed with it."""
+    assert "line 2" in failed_with_filter(0.3, tmp_path, nothing_left)
+
+
 @pytest.mark.parametrize("monitor", ["sleep 60", "while sleep 0.6; do echo busy; done"])
 def test_a_program_in_the_background_keeps_no_job_waiting(monitor, tmp_path, nothing_left):
     (tmp_path / "train.sh").write_text(f"#!/bin/sh\n({monitor}) &\necho the end\n")
@@ -130,3 +161,21 @@ def test_a_program_in_the_background_keeps_no_job_waiting(monitor, tmp_path, not
     assert done.code == 0, done.text
     assert time.monotonic() - begin < 8
     assert done.text.count("] the end\n") == 2
+
+
+# The stop comes while the filter has the script's last line, and the end is not told yet.
+STOPPED = """#!/bin/bash
+host=$PPID
+exec > >(read -r line; sleep 0.1; kill -TERM $host; sleep 60) 2>&1
+echo first; echo "no such file: train.csv"
+exit 3
+"""
+
+
+def test_a_failure_before_a_stop_does_not_count_as_a_part_of_it(tmp_path, nothing_left):
+    (tmp_path / "train.sh").write_text(STOPPED)
+    done = simulate("native", "train.sh", folder=tmp_path, marker=nothing_left, layout="1x1")
+    assert (done.code, done.failure("algo-1").splitlines()[0]) == (
+        3,
+        "exit: rank 0 on algo-1, exit 3, attempt 1: no message on stderr",
+    ), done.text

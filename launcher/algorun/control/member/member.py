@@ -167,11 +167,19 @@ class Member:
         return self._tell(now, local_rank, failure)
 
     def rank_exited(
-        self, now: float, local_rank: int, returncode: int, tail: str = "", step: int = 0, printed: str = ""
+        self,
+        now: float,
+        local_rank: int,
+        returncode: int,
+        tail: str = "",
+        step: int = 0,
+        printed: str = "",
+        age_s: float = 0.0,
     ) -> list[Action]:
-        """A rank has ended; -n for signal n. `tail` is the end of its stderr, `printed` that of both streams, `step` how far it
-        was."""
-        rank, failure = self.ranks.running(local_rank), self.ranks.exited(now, local_rank, returncode, tail, printed)
+        """A rank has ended `age_s` ago; -n for signal n. `tail` is the end of its stderr, `printed` that of both streams, `step`
+        how far it was."""
+        rank = self.ranks.running(local_rank)
+        failure = self.ranks.exited(now, local_rank, returncode, tail, printed, age_s)
         if rank is None or self.state is not MemberState.RUN:
             return []
         if (

@@ -65,9 +65,11 @@ class RankFailures:
         """The global rank of one that runs."""
         return self._running.get(local_rank)
 
-    def exited(self, now: float, local_rank: int, returncode: int, tail: str, printed: str = "") -> Failure | None:
-        """A rank has ended; -n for signal n. `tail` is the end of its stderr, `printed` that of both streams. None where all
-        went well."""
+    def exited(
+        self, now: float, local_rank: int, returncode: int, tail: str, printed: str = "", age_s: float = 0.0
+    ) -> Failure | None:
+        """A rank has ended `age_s` ago; -n for signal n. `tail` is the end of its stderr, `printed` that of both streams. None where
+        all went well."""
         rank = self._running.pop(local_rank, None)
         if rank is None or returncode == 0:
             return None
@@ -79,11 +81,11 @@ class RankFailures:
         if reports and returncode > 0:
             from algorun.control.failures import child_errors  # imported late: only a failure uses it
 
-            cause = child_errors.of_status(returncode, now, reports, (printed, tail))
+            cause = child_errors.of_status(returncode, now - age_s, reports, (printed, tail))
             if cause is not None:
                 failure = self._of_cause(now, rank, cause, exit_code(returncode), (), (printed, tail))
-                return replace(failure, age_s=0.0)
-        return self._of_status(rank, returncode, tail, printed)
+                return replace(failure, age_s=age_s)
+        return replace(self._of_status(rank, returncode, tail, printed), age_s=age_s)
 
     def raised_itself(self, local_rank: int) -> bool:
         """True where the exception came from the rank's own process."""

@@ -99,6 +99,11 @@ class MpirunAtWork(RankStarter):
         for order in early:
             self.heard(order)
 
+    def _starter_ended(self, returncode: int) -> None:
+        """No failure where mpirun ends well after the ranks of this host, while their last lines are still on their way."""
+        if returncode or self._ranks is None or not self._ranks.all_ended:
+            super()._starter_ended(returncode)
+
     def child_ended(self, pid: int, returncode: int) -> bool:
         """A child of this process has ended; False if it was neither mpirun nor a daemon."""
         if super().child_ended(pid, returncode):

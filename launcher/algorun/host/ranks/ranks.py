@@ -20,14 +20,20 @@ from algorun.plan.plan import HostPlan, Plan, RankPlan, contract_names
 from .rank_port import Fields, Peer
 
 if TYPE_CHECKING:
+    from algorun.common.event_loop import Timer
     from algorun.control.member.stop_order import StopOrder
     from algorun.host.output.progress_lines import ProgressLines
 
+    from .filters import Filters
+
 ENDED = (-signal.SIGTERM, 128 + signal.SIGTERM)  # the second: as a shell says it of its child
 AGAIN_S = 0.25  # a program below a wrapper may begin, or end, after the stop
-# After the ranks' end, for the filter of a shell script (`exec > >(tee log)`) that still holds their last lines: time since its
-# last line, and in all. A program that the script has left (`monitor &`) may hold the output for ever.
-FILTER_RESTS_S, FILTERS_S = 0.5, 10.0
+# Something may hold the output of ranks that have ended. A program that a script has left (`monitor &`) may do so for ever.
+RESTS_S = 0.5  # since its last line: then nothing more is expected
+FILTERS_S = 10.0  # for filters (`exec > >(tee log)`) to pass on the last lines
+FAILED_FILTERS_S = 2.5  # the same after a failure: all hosts leave within 5 s
+CAUSE_S = 0.7  # a failed rank's end is reported at most this much later, so that its filter can pass on the cause
+FILTER_POLL_S = 0.05
 ENGINE_WORD_S = 0.5  # for the engine to say why it has ended a rank
 
 
@@ -52,8 +58,9 @@ class Rank:
 
 
 class Ranks:
-    """All ranks of this host. Calls `on_exit(local_rank, returncode, stderr_tail, tail_of_both)`; `on_broken(problem)` for
-    other faults: a UserError where the program cannot start. `progress` finds the lines that ALGORUN_PROGRESS matches."""
+    """All ranks of this host. Calls `on_exit(local_rank, returncode, age_s, stderr_tail, tail_of_both)`, with the seconds since
+    the end; `on_broken(problem)` for other faults: a UserError where the program cannot start. `blame_s`: how long the hub waits
+    for the report of an earlier failure. `progress` finds the lines that ALGORUN_PROGRESS matches."""
 
     def __init__(
         self,
@@ -61,20 +68,27 @@ class Ranks:
         plan: Plan,
         host: HostPlan,
         rules: RankRules,
-        on_exit: Callable[[int, int, str, str], None],
+        on_exit: Callable[[int, int, float, str, str], None],
         on_broken: Callable[[str | UserError], None],
+        blame_s: float,
         progress: ProgressLines | None = None,
     ) -> None:
         self._progress = progress
         self._tools, self._plan, self._host, self._rules = tools, plan, host, rules
         self._on_exit, self._on_broken = on_exit, on_broken
+        self._cause_s = min(CAUSE_S, CAUSE_S * blame_s)
         self._ranks = {rank.local_rank: Rank(rank, self._log(rank)) for rank in host.ranks}
         self._ended: set[int] = set()
+        # Of ranks whose end is not reported yet: their exit code, and when they ended.
+        self._untold: dict[int, tuple[int, float]] = {}
+        self._tells_ends: Timer | None = None
+        self._filters: Filters | None = None
         self._gone: set[int] = set()  # ranks that the engine has ended
         self._asked = 0  # the signal that asked the ranks to stop: those that start later get it too
         self._orders: dict[int, StopOrder] = {}  # of each rank that was asked, by its pid
         self._tells = False
         self._ended_at = 0.0  # when the last rank ended
+        self._failed = False  # True once a rank has ended with another code than 0, and not because of a stop
         self.cut_off = 0  # ranks that the stop has ended before they could save
 
     def start(self) -> None:
@@ -132,7 +146,8 @@ class Ranks:
 
     @property
     def all_ended(self) -> bool:
-        return len(self._ended) == len(self._ranks)
+        """True once all ranks have ended, and each end is reported."""
+        return len(self._ended) == len(self._ranks) and not self._untold
 
     @property
     def all_run(self) -> bool:
@@ -155,10 +170,32 @@ class Ranks:
 
     def still_printing(self, now: float) -> bool:
         """True while something that the ended ranks have left behind passes on their last lines."""
-        at_work = [rank.log.fed_at for rank in self._ranks.values() if any(pipe.open for pipe in rank.pipes)]
-        if not at_work or now - self._ended_at > FILTERS_S:
+        held = self._held()
+        if not held or now - self._ended_at > FILTERS_S:
             return False
-        return self._tools.console.full or now - max(self._ended_at, *at_work) < FILTER_RESTS_S
+        prints = now - max(self._ended_at, *(rank.log.fed_at for rank in held)) < RESTS_S
+        return self._tools.console.full or prints or self._filtered(now)
+
+    def filtered(self, now: float) -> bool:
+        """True while filters pass on the last lines of ranks, one of which has failed; at most 2.5 s after the last end."""
+        return self._failed and now - self._ended_at < FAILED_FILTERS_S and self._filtered(now)
+
+    def _held(self) -> list[Rank]:
+        """Ranks that have ended, and whose output something holds."""
+        ended = [rank for local_rank, rank in self._ranks.items() if local_rank in self._ended]
+        return [rank for rank in ended if any(pipe.open for pipe in rank.pipes)]
+
+    def _filtered(self, now: float) -> bool:
+        """True while filters pass on the last lines of ranks that have ended."""
+        held = self._held()
+        if not held:
+            return False
+        if self._filters is None:
+            from .filters import Filters  # late: most ranks leave nothing behind
+
+            self._filters = Filters()
+        ends = [pipe.fd for rank in held for pipe in rank.pipes if pipe.open]
+        return self._filters.at_work(now, [rank.pid for rank in held], ends)
 
     def signal(self, number: int) -> None:
         """Asks every rank to stop; with SIGKILL it kills the ranks and all that they have started, and no rank follows."""
@@ -297,16 +334,52 @@ class Ranks:
             peer.send({"leave": 0})
 
     def _end(self, local_rank: int, rank: Rank, returncode: int) -> None:
-        """A rank has ended: reads its last lines, then reports its end."""
+        """A rank has ended."""
         if local_rank in self._ended:
             return
         self._ended.add(local_rank)
         self._ended_at = self._tools.loop.now()
+        self._failed |= returncode != 0 and not self._asked
         order = self._orders.get(rank.pid)
         if order is not None and (returncode == -signal.SIGKILL or (returncode in ENDED and not order.some_handled)):
             self.cut_off += 1
-        for pipe in rank.pipes:
-            pipe.drain()
         if returncode == 0 and rank.peer is not None and self._rules.let_go_s is not None:
             self._tools.loop.after(self._rules.let_go_s, functools.partial(self._let_go, rank.peer))
-        self._on_exit(local_rank, returncode, rank.log.tail, rank.log.printed)
+        self._untold[local_rank] = returncode, self._ended_at
+        self._tell_ends()
+
+    def _tell_ends(self) -> None:
+        """Reports the ends of ranks; of those that have failed once filters have passed on the cause."""
+        now = self._tools.loop.now()
+        for local_rank in self._untold:
+            self._drain(local_rank)
+        held = self._held()
+        waiting = {
+            local_rank
+            for local_rank, (returncode, ended_at) in self._untold.items()
+            if returncode and now - ended_at < self._cause_s and self._ranks[local_rank] in held
+        }
+        if self._asked or not waiting or not self._filtered(now):
+            waiting = set()
+        for local_rank in set(self._untold) - waiting:
+            self._report_end(local_rank)
+        if self._tells_ends is not None:
+            self._tells_ends.cancel()
+        self._tells_ends = self._tools.loop.after(FILTER_POLL_S, self._tell_ends) if waiting else None
+
+    def report_ends(self) -> None:
+        """Reports the ends that wait for a filter: a stop comes, after which a failure would count as a part of it."""
+        for local_rank in list(self._untold):
+            self._drain(local_rank)
+            self._report_end(local_rank)
+
+    def _report_end(self, local_rank: int) -> None:
+        if local_rank not in self._untold:  # an earlier report has led to a stop
+            return
+        returncode, ended_at = self._untold.pop(local_rank)
+        rank, age_s = self._ranks[local_rank], self._tools.loop.now() - ended_at
+        self._on_exit(local_rank, returncode, age_s, rank.log.tail, rank.log.printed)
+
+    def _drain(self, local_rank: int) -> None:
+        for pipe in self._ranks[local_rank].pipes:
+            pipe.drain()

@@ -30,9 +30,9 @@ def _seen(stat: Stat) -> Seen:
         ignores=_has(ignored, signal.SIGTERM),
         is_shell=shell,
         is_loader=handles and faults,
-        reads=_pipe(stat.pid, 0),
-        writes=tuple(pipe for pipe in (_pipe(stat.pid, 1), _pipe(stat.pid, 2)) if pipe),
-        holds=_read_pipes(stat.pid) if shell else (),
+        reads=pipe_of(stat.pid, 0),
+        writes=tuple(pipe for pipe in (pipe_of(stat.pid, 1), pipe_of(stat.pid, 2)) if pipe),
+        holds=tuple(read_pipes(stat.pid)) if shell else (),
     )
 
 
@@ -54,19 +54,20 @@ def _has(mask: int, number: int) -> bool:
     return bool(mask >> (number - 1) & 1)
 
 
-def _read_pipes(pid: int) -> tuple[str, ...]:
-    """The pipes that a process may read, but its standard input."""
-    found = []
+def read_pipes(pid: int) -> dict[str, int]:
+    """The pipes that a process may read, but its standard input, and the descriptor of each."""
+    found = {}
     with contextlib.suppress(OSError):
         for name in os.listdir(f"/proc/{pid}/fd"):
             with contextlib.suppress(OSError):
                 may_read = os.lstat(f"/proc/{pid}/fd/{name}").st_mode & stat_bits.S_IRUSR
-                if may_read and int(name) > 2 and (pipe := _pipe(pid, int(name))):
-                    found.append(pipe)
-    return tuple(found)
+                if may_read and int(name) > 2 and (pipe := pipe_of(pid, int(name))):
+                    found[pipe] = int(name)
+    return found
 
 
-def _pipe(pid: int, descriptor: int) -> str:
+def pipe_of(pid: int, descriptor: int) -> str:
+    """The pipe that a process has as this descriptor, as /proc names it (`pipe:[4026]`); "" for anything else."""
     with contextlib.suppress(OSError):
         target = os.readlink(f"/proc/{pid}/fd/{descriptor}")
         return target if target.startswith("pipe:") else ""
