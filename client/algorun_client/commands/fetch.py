@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from algorun.common.errors import UserError
@@ -13,8 +13,9 @@ from algorun_client.common import json_lines
 from algorun_client.common.codes import ClientCode
 from algorun_client.common.errors import NotFound
 from algorun_client.common.progress import for_command
-from algorun_client.fetch.in_place import refuse_own, remove
-from algorun_client.fetch.job_facts import FILE, job_before, write_job_facts
+from algorun_client.fetch import metrics_file
+from algorun_client.fetch.in_place import fetched, refuse_own, remove
+from algorun_client.fetch.job_facts import FILE, JobBefore, job_before, note_other, write_job_facts
 from algorun_client.submit.chain import sweep_results
 from algorun_client.submit.read import task_place
 from algorun_client.submit.read.common_options import add_job_argument
@@ -24,6 +25,7 @@ from .find_job import connected, find_job
 from .job_pieces import JobPiece, job_facts, pieces
 
 PARTS = ("model", "output", "state", "tensorboard", "logs", "metrics")
+ENTRIES = (*PARTS[:-1], metrics_file.FILE)  # of the folder
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -57,14 +59,23 @@ def run(options: argparse.Namespace, environ: Mapping[str, str]) -> int:
     wanted = [piece for piece in pieces(connection, state, folder, progress) if piece.what in chosen]
     refuse_own(folder, [FILE, *(_entry(piece, folder) for piece in wanted)])
     before = job_before(folder)
-    is_other = before not in ("", state.job)
+    is_other = before.is_other(state.job)
     facts = job_facts(state, connection, known.prices)
-    if not is_other:  # else last: until then some pieces may be those of the job before
+    removed: set[Path] = set()
+    if is_other:  # its facts come last
+        in_the_way = _in_the_way(wanted, folder, before, everything=set(chosen) == set(PARTS))
+        note_other(folder, state.job)
+        removed = {path for path in in_the_way if remove(path)}
+    else:
         write_job_facts(facts, folder)
     mark(folder, [FILE])
     found = {}
+    for path in sorted(removed - {folder / _entry(piece, folder) for piece in wanted}):
+        mark(folder, [], absent=[path.name])
+        if not options.json:
+            print(f"{path}: that of {before.job} is removed")
     for piece in wanted:
-        found[str(piece.folder)], text = _bring(piece, folder, before if is_other else "")
+        found[str(piece.folder)], text = _bring(piece, folder, before.job if is_other else "", removed)
         if not options.json:
             print(f"{piece.folder}: {text}")
     if is_other:
@@ -80,8 +91,24 @@ def _entry(piece: JobPiece, folder: Path) -> str:
     return piece.folder.relative_to(folder).parts[0]
 
 
-def _bring(piece: JobPiece, folder: Path, other: str) -> tuple[int, str]:
-    """Fetches a piece. Returns the number of its files, and what to say. `other`: the job whose pieces lie in the folder, or ""."""
+def _in_the_way(wanted: Sequence[JobPiece], folder: Path, before: JobBefore, *, everything: bool) -> set[Path]:
+    """Where pieces of another job may lie that would stay beside those of this one. Raises UserError if there are some that the
+    user has not asked for."""
+    places = {folder / _entry(piece, folder) for piece in wanted}
+    left = [path for path in fetched(folder, ENTRIES) if path not in places]
+    if left and not everything:
+        raise UserError(
+            str(left[0]),
+            f"is not of this job, as {folder / FILE} tells, and would be taken for its own",
+            fix="name another folder by --to, or remove it first",
+        )
+    merged = (each for each in wanted if not (each.is_whole and each.folder.parent == folder))
+    return {*left, *(folder / _entry(each, folder) for each in merged if each.uri not in before.uris)}
+
+
+def _bring(piece: JobPiece, folder: Path, other: str, gone: Collection[Path]) -> tuple[int, str]:
+    """Fetches a piece. Returns the number of its files, and what to say. `other`: the job whose pieces lie in the folder, or "";
+    `gone`: those that have been removed."""
     entry = _entry(piece, folder)
     mark(folder, [entry])
     try:
@@ -90,7 +117,8 @@ def _bring(piece: JobPiece, folder: Path, other: str) -> tuple[int, str]:
         count = 0
     if count:
         return count, f"{count} file{'s'[: count != 1]}"
-    removed = f"; that of {other} is removed" if other and piece.is_whole and remove(piece.folder) else ""
+    is_gone = folder / entry in gone or (other and piece.is_whole and remove(piece.folder))
+    removed = f"; that of {other} is removed" if is_gone else ""
     if not os.path.lexists(folder / entry):  # what the user puts there is the user's
         mark(folder, [], absent=[entry])
     return 0, f"the job has left nothing there{removed}"

@@ -59,6 +59,7 @@ def job_facts(state: JobState, connection: Site, prices: Mapping[str, float]) ->
         "paid": is_paid,
         "rate": rate(state.hosts, prices) if is_paid else None,
         "links": dict(connection.links(state.kind, state.job)),
+        "uris": [uri for uri in (state.left.checkpoints, state.left.tensorboard) if uri],
     }
 
 

@@ -49,6 +49,12 @@ def refuse_own(folder: Path, names: Iterable[str]) -> None:
             )
 
 
+def fetched(folder: Path, names: Iterable[str]) -> list[Path]:
+    """Those of these entries of the folder that algorun has brought home."""
+    paths = [folder / name for name in sorted(written(folder).intersection(names))]
+    return [path for path in paths if os.path.lexists(path) and not _is_empty(path)]
+
+
 def remove(path: Path) -> bool:
     """Removes a file or a folder. Returns False if there is none."""
     if not os.path.lexists(path):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from algorun.common.aside import aside
@@ -16,13 +18,41 @@ def write_job_facts(facts: Mapping[str, object], folder: Path) -> None:
     write_json(facts, folder / FILE)
 
 
-def job_before(folder: Path) -> str:
-    """The name of the job whose `job.json` lies in the folder; "" if none does, or it is damaged."""
+@dataclass(frozen=True, slots=True)
+class JobBefore:
+    """What `job.json` in a folder says of the pieces there; "" if there is none, or it is damaged. `then`: a job whose fetch has
+    begun since, and has not come to its end. `uris`: S3 prefixes of folders that jobs may share."""
+
+    job: str = ""
+    then: str = ""
+    uris: frozenset[str] = frozenset()
+
+    def is_other(self, job: str) -> bool:
+        """True if not all pieces are this job's."""
+        return self.job not in ("", job) or self.then not in ("", job)
+
+
+def job_before(folder: Path) -> JobBefore:
+    """The job whose `job.json` lies in the folder."""
     try:
         found = json.loads((folder / FILE).read_bytes())
     except (OSError, ValueError, RecursionError):
-        return ""
-    return str(found.get("job") or "") if isinstance(found, dict) else ""
+        return JobBefore()
+    if not isinstance(found, dict):
+        return JobBefore()
+    uris = found.get("uris")
+    return JobBefore(
+        str(found.get("job") or ""),
+        str(found.get("then") or ""),
+        frozenset(map(str, uris)) if isinstance(uris, list) else frozenset(),
+    )
+
+
+def note_other(folder: Path, job: str) -> None:
+    """Notes in `job.json` that another job comes: until all of it is there, the pieces may be of either."""
+    with contextlib.suppress(OSError, ValueError, RecursionError):
+        found = json.loads((folder / FILE).read_bytes())
+        write_job_facts({**found, "then": job}, folder)
 
 
 def write_json(value: Mapping[str, object], path: Path, *, is_large: bool = False) -> None:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 
 import pytest
 
+from algorun_client.commands import job_pieces
 from algorun_client.commands.main import main
 from algorun_client.files import scan
 from tests.conftest import clean_environ
@@ -90,11 +92,66 @@ def test_a_model_of_another_job_does_not_pass_for_one_of_this_job(fetch, tmp_pat
     home = tmp_path / "home"
     assert fetch("--to", "home", "left")[0] == 0
     other = json.loads((home / "job.json").read_text())["job"]
+    shutil.rmtree(home / "state")
     code, text = fetch("--to", "home", "empty")
+    assert "home/state: the job has left nothing there\n" in text
     assert f"home/model: the job has left nothing there; that of {other} is removed\n" in text
     assert (code, (home / "model").exists()) == (0, False)
-    assert (home / "state" / "step").read_text() == "7\n"  # files of a task's state come beside others
     assert "p-empty-" in json.loads((home / "job.json").read_text())["job"]
+
+
+def test_logs_of_one_job_do_not_come_beside_the_model_of_another(fetch, tmp_path):
+    assert fetch("--to", "home", "--what", "model", "left")[0] == 0
+    before = tree(tmp_path / "home")
+    code, text = fetch("--to", "home", "--what", "logs", "empty")
+    assert (code, tree(tmp_path / "home")) == (64, before)
+    assert text == (
+        "algorun: error: home/model: is not of this job, as home/job.json tells, and would be taken for its own;"
+        " fix: name another folder by --to, or remove it first\n"
+    )
+    assert fetch("--to", "home", "--what", "logs", "left")[0] == 0  # of the same job
+
+
+def test_a_state_of_another_task_does_not_mix_with_this_one(fetch, tmp_path):
+    home = tmp_path / "home"
+    assert fetch("--to", "home", "left")[0] == 0
+    other = json.loads((home / "job.json").read_text())["job"]
+    (home / "tensorboard").mkdir()
+    (home / "tensorboard" / "events").write_text("of an earlier version of the task")
+    with (home / ".algorun-written").open("a") as noted:
+        noted.write("tensorboard\nalgo-1\n")
+    (home / "algo-1").mkdir()
+    (home / "algo-1" / "kept").write_text("of `algorun simulate --out home`")
+    code, text = fetch("--to", "home", "empty")
+    assert code == 0, text
+    assert f"home/state: the job has left nothing there; that of {other} is removed\n" in text
+    assert f"home/tensorboard: that of {other} is removed\n" in text
+    assert [(home / name).exists() for name in ("state", "tensorboard", "algo-1")] == [False, False, True]
+
+
+def test_jobs_of_one_task_share_its_state(fetch, tmp_path):
+    assert fetch("--to", "home", "--what", "state", "left")[0] == 0
+    facts = json.loads((tmp_path / "home" / "job.json").read_text())
+    (tmp_path / "home" / "job.json").write_text(json.dumps({**facts, "job": "p-left-an-earlier-one"}))
+    code, text = fetch("--to", "home", "--what", "state,logs", "left")
+    assert code == 0, text
+    assert (tmp_path / "home" / "state" / "step").read_text() == "7\n"
+
+
+def test_a_folder_that_was_half_replaced_is_no_job_s(fetch, tmp_path, monkeypatch):
+    """Ctrl-C while another job comes: its model is there already."""
+    assert fetch("--to", "home", "--what", "logs", "empty")[0] == 0
+
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(job_pieces, "write_logs", interrupted)
+        assert fetch("--to", "home", "--what", "logs,model", "left")[0] == 130
+    assert (tmp_path / "home" / "model").exists()
+    assert [fetch("--to", "home", "--what", "logs", job)[0] for job in ("left", "empty")] == [64, 64]
+    assert fetch("--to", "home", "--what", "logs,model", "left")[0] == 0
+    assert fetch("--to", "home", "--what", "logs", "left")[0] == 0
 
 
 def test_a_model_stays_if_the_same_job_has_none_any_more(fetch, tmp_path, jobs_root):
