@@ -308,15 +308,31 @@ def test_hyperband_ranks_jobs_that_it_has_stopped(
     assert "lowest loss: 0 of train-0001-" in capfd.readouterr().out
 
 
+HYPERPARAMETERS = {
+    'run = ["train.sh", "first", "--lr", "1", "--note={sweep:note}"]': 'run = ["train.sh"]\nhyperparameters = { lr = 1, note = "x" }'
+}
+
+
 @pytest.mark.slow
-def test_values_get_to_the_words_as_they_are_written(
-    algorun: Commands, capfd: pytest.CaptureFixture[str], tmp_path: Path
+@pytest.mark.parametrize(
+    ("changed", "word", "values"),
+    [
+        ({}, "$4", ["a \"b\" 'c'", " $HOME `id`", "1e-05", "true", "[1, 2]", "", '"1.10"', "--x"]),
+        (HYPERPARAMETERS, "$3=$4", ["a \"b\" 'c'", " $HOME `id`", "1e-05", "3.10", "12e4567", "", "null", "007"]),
+    ],
+    ids=["words", "hyperparameters"],
+)
+def test_values_get_to_the_program_as_they_are_written(
+    changed: dict[str, str],
+    word: str,
+    values: list[str],
+    algorun: Commands,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     """As with tuner = "algorun": no shell and no JSON reads them on the way."""
-    values = ["a \"b\" 'c'", " $HOME `id`", "1e-05", "true", "[1, 2]", "", "null", "--x"]
     write(
-        {'["a b", "c"]': json.dumps(values), "points = 3": "points = 8", "parallel = 2": "parallel = 8"},
-        project=tmp_path.name, program='#!/bin/sh\necho "loss 1 [$4]"\n',
+        {'["a b", "c"]': json.dumps(values), "points = 3": "points = 8", "parallel = 2": "parallel = 8", **changed},
+        project=f"values-{len(changed)}", program=f'#!/bin/sh\necho "loss 1 [{word}]"\n',
     )  # fmt: skip
     assert algorun("submit", "--task", "train") == 0
     capfd.readouterr()

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime
+
+from algorun.job.hyperparameter_groups import TUNED
 
 from .api import Answer
 from .boto_errors import as_api_errors
@@ -31,6 +35,7 @@ class TuningJob:
     metric: str  # of its objective
     lowest: bool  # True if the lowest value of it is the best one
     parameters: tuple[str, ...]  # that it chooses
+    in_words: frozenset[str]  # those of `parameters` whose values stand in words of the program
     is_hyperband: bool
 
     @property
@@ -109,8 +114,18 @@ def _job(answer: Answer) -> TuningJob:
         metric=text(objective, "MetricName"),
         lowest=text(objective, "Type") == "Minimize",
         parameters=tuple(text(each, "Name") for kind in RANGES for each in tables(ranges, kind)),
+        in_words=_in_words(texts(inner(answer, "TrainingJobDefinition"), "StaticHyperParameters")),
         is_hyperband=text(config, "Strategy") == "Hyperband",
     )
+
+
+def _in_words(static: Mapping[str, str]) -> frozenset[str]:
+    """Another tool's tuning job has no such key; one that somebody has damaged counts as none."""
+    try:
+        found = json.loads(static.get(TUNED, "[]"))
+    except (ValueError, RecursionError):
+        return frozenset()
+    return frozenset(map(str, found)) if isinstance(found, list) else frozenset()
 
 
 def _tuned(answer: Answer) -> TunedJob:

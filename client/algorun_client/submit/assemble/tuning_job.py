@@ -6,7 +6,7 @@ Source: the SageMaker API reference (HyperParameterTrainingJobDefinition, HyperP
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Sequence
 
 from algorun.common.errors import UserError
 from algorun.job.hyperparameters import is_platform_key
@@ -15,7 +15,7 @@ from algorun_client.request.model import FORMAT_TUNED, Json, Kind, Request
 from algorun_client.submit.read import sweep
 from algorun_client.submit.read.program import ARGS_FILE, Started
 from algorun_client.submit.read.spec import TaskSpec, Where
-from algorun_client.submit.read.tune import Dimension, Method, TaskTune, ValueRange
+from algorun_client.submit.read.tune import Method, TaskTune, ValueChoices, ValueRange
 
 from . import parts, rules
 
@@ -137,7 +137,8 @@ def create(
     algorithm = _table(definition["AlgorithmSpecification"])
     definition["AlgorithmSpecification"] = {**algorithm, "MetricDefinitions": _metrics(spec, asked)}
     count = points(spec, asked)
-    static = _static(request.create["HyperParameters"], started, spec, asked)
+    in_words = [name for name in asked.space if any(_mark(name) in word for word in started.args)]
+    static = _static(request.create["HyperParameters"], started, asked, in_words)
     environment = dict(_table(request.create["Environment"]))
     if "algorun_tuned" in static:
         if image_format is not None and image_format < FORMAT_TUNED:
@@ -164,7 +165,7 @@ def create(
                 "MaxNumberOfTrainingJobs": count,
                 "MaxParallelTrainingJobs": min(asked.parallel, count),
             },
-            "ParameterRanges": _ranges(asked.space),
+            "ParameterRanges": _ranges(asked, in_words),
             "TrainingJobEarlyStoppingType": "Auto" if asked.by_median else "Off",
             "RandomSeed": asked.seed,
         },
@@ -193,10 +194,9 @@ def _metrics(spec: TaskSpec, asked: TaskTune) -> list[Json]:
     return [*own, *(each for each in listed if each not in own)][:MOST_METRICS]
 
 
-def _static(given: Json, started: Started, spec: TaskSpec, asked: TaskTune) -> dict[str, Json]:
-    """The hyperparameters that all jobs share."""
+def _static(given: Json, started: Started, asked: TaskTune, in_words: list[str]) -> dict[str, Json]:
+    """The hyperparameters that all jobs share. `in_words`: the parameters that stand in words of the program."""
     found = {name: value for name, value in _table(given).items() if name not in asked.space}
-    in_words = [name for name in asked.space if any(_mark(name) in word for word in started.args)]
     if in_words and (ARGS_FILE in started.added or "algorun_args_file" in found):
         raise UserError(
             f"{asked.where} tuner", "the program's words are too many for hyperparameters", fix="fewer or shorter words"
@@ -222,22 +222,38 @@ def _hyperparameters(spec: TaskSpec, asked: TaskTune) -> None:
                 )  # fmt: skip
 
 
-def _ranges(space: Mapping[str, Dimension]) -> dict[str, Json]:
+def _ranges(asked: TaskTune, in_words: Sequence[str]) -> dict[str, Json]:
     found: dict[str, list[Json]] = {}
-    for kind, made in _each_range(space):
+    for kind, made in _each_range(asked, in_words):
         found.setdefault(kind, []).append(made)
     return dict(found)
 
 
-def _each_range(space: Mapping[str, Dimension]) -> Iterator[tuple[str, dict[str, Json]]]:
-    for name, each in space.items():
+def _each_range(asked: TaskTune, in_words: Sequence[str]) -> Iterator[tuple[str, dict[str, Json]]]:
+    for name, each in asked.space.items():
         if isinstance(each, ValueRange):
             low, high = each.ends
             scaling = "Logarithmic" if each.is_log else "Linear"
             kind = "IntegerParameterRanges" if each.is_whole else "ContinuousParameterRanges"
             yield kind, {"Name": name, "MinValue": low, "MaxValue": high, "ScalingType": scaling}
         else:
-            yield "CategoricalParameterRanges", {"Name": name, "Values": list(each.texts)}
+            yield "CategoricalParameterRanges", {"Name": name, "Values": _values(asked, name, each, in_words)}
+
+
+def _values(asked: TaskTune, name: str, choices: ValueChoices, in_words: Sequence[str]) -> list[Json]:
+    """What the tuner sends. Words of the program get its texts as they are; hyperparameters are decoded on their way, so a text
+    such as 1.10 needs quotes."""
+    if name in in_words:
+        return list(choices.texts)
+    sent = [sweep.as_hyperparameter(name, text) for text in choices.texts]
+    wrong = [text for at, text in enumerate(sent) if len(text) > LONGEST_TEXT or text in sent[:at]]
+    if wrong:
+        fault = f"has {len(wrong[0])} characters with its quotes" if len(wrong[0]) > LONGEST_TEXT else "comes twice"
+        raise UserError(
+            f"{asked.where} space.{name} values", f"{wrong[0][:60]} {fault}",
+            allowed=f"other values, of up to {LONGEST_TEXT} characters, with SageMaker's tuner", fix="drop it",
+        )  # fmt: skip
+    return list(sent)
 
 
 def _mark(name: str) -> str:

@@ -23,7 +23,7 @@ from algorun_client.request import names
 from algorun_client.request.model import Kind, TaskAddress
 from algorun_client.submit.history.tune_history import TuneHistory
 from algorun_client.submit.read.read import SubmitOrder
-from algorun_client.submit.read.sweep import Goal
+from algorun_client.submit.read.sweep import Goal, from_hyperparameter
 from algorun_client.submit.read.tune import TaskTune
 
 from . import sweep_results
@@ -93,7 +93,7 @@ def _results(state: TuningJob, jobs: list[TunedJob], task: str) -> SweepResults:
     rows = [
         Row(
             task=each.job,
-            parameters=tuple(each.parameters.get(name, "") for name in state.parameters),
+            parameters=tuple(_value(state, name, each.parameters.get(name, "")) for name in state.parameters),
             status=each.status,
             job=each.job,
             text=_text(each.value),
@@ -103,6 +103,10 @@ def _results(state: TuningJob, jobs: list[TunedJob], task: str) -> SweepResults:
     ]
     goal = Goal(state.metric, state.lowest)
     return SweepResults(task=task, names=state.parameters, goal=goal, rows=sweep_results.ordered(rows, goal))
+
+
+def _value(state: TuningJob, name: str, text: str) -> str:
+    return text if name in state.in_words else from_hyperparameter(name, text)
 
 
 def _text(value: float | None) -> str:

@@ -14,6 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from algorun.common.errors import UserError
+from algorun.job.hyperparameters import decode
 from algorun_client.request import names
 
 from . import values
@@ -139,10 +140,10 @@ def _with(spec: TaskSpec, where: str, name: str, value: str) -> TaskSpec:
     mark = f"{{sweep:{name}}}"
     marked = spec.with_texts(lambda text: text.replace(mark, value))
     if marked != spec:
-        wholes = {key: _typed(key, value) for key, text in spec.hyperparameters.items() if text == mark}
+        wholes = {key: as_hyperparameter(key, value) for key, text in spec.hyperparameters.items() if text == mark}
         return replace(marked, hyperparameters={**marked.hyperparameters, **wholes})
     if name in spec.hyperparameters:
-        return replace(spec, hyperparameters={**spec.hyperparameters, name: _typed(name, value)})
+        return replace(spec, hyperparameters={**spec.hyperparameters, name: as_hyperparameter(name, value)})
     args = _with_option(spec.program.args, name, value)
     if args is not None:
         return replace(spec, program=replace(spec.program, args=args))
@@ -154,9 +155,15 @@ def _with(spec: TaskSpec, where: str, name: str, value: str) -> TaskSpec:
     )
 
 
-def _typed(name: str, value: str) -> str:
+def as_hyperparameter(name: str, value: str) -> str:
     """A parameter's value as a hyperparameter: a text such as 1.10 stays one."""
     return value if value in NO_TEXTS else str(values.hyperparameter(name, value))
+
+
+def from_hyperparameter(name: str, text: str) -> str:
+    """The parameter's value of which `as_hyperparameter` has made this."""
+    value = decode(text)
+    return value if isinstance(value, str) and as_hyperparameter(name, value) == text else text
 
 
 def _with_option(args: Sequence[str], name: str, value: str) -> tuple[str, ...] | None:
